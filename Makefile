@@ -1,0 +1,63 @@
+# Every target sets up what it needs: only Python 3.11+, pip and make have to be there.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP     = $(BIN)/pip install --quiet --disable-pip-version-check
+# torch first and pinned, so that no later requirement pulls another build of it.
+CONSTRAIN := -c constraints.txt
+
+.PHONY: help demo test check test-full bench format clean
+
+help:  ## show the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+
+$(VENV)/torch: constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("trainwright needs Python 3.11 or newer, this is " + sys.version) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip
+	$(PIP) $(CONSTRAIN) torch
+	@touch $@
+
+$(VENV)/demo: $(VENV)/torch pyproject.toml
+	$(PIP) $(CONSTRAIN) -e '.[demo]'
+	@touch $@
+
+$(VENV)/dev: $(VENV)/torch pyproject.toml
+	$(PIP) $(CONSTRAIN) -e '.[demo,hf,tensorboard,metrics,lora,schedulefree,search]' --group dev
+	@touch $@
+
+$(VENV)/bench: $(VENV)/dev
+	$(PIP) $(CONSTRAIN) --group bench
+	@touch $@
+
+demo: $(VENV)/demo  ## learn handwritten digits in well under a minute
+	$(BIN)/trainwright demo
+
+check: $(VENV)/dev  ## format, lint, types, layers and fast tests: the daily loop
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyrefly check --summary=none
+	$(BIN)/lint-imports --no-timing
+	$(BIN)/pytest -n 2 -m "not slow and not full and not gpu"
+
+test: $(VENV)/dev  ## everything, with sampled points and one seed: what CI runs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/pyrefly check --summary=none
+	$(BIN)/lint-imports --no-timing
+	$(BIN)/pytest -n 2 -m "not full and not gpu"
+
+test-full: $(VENV)/dev  ## all points, several seeds; before an issue is resolved
+	$(BIN)/pytest -n 2 -m "not gpu" --hypothesis-profile=thorough
+
+bench: $(VENV)/bench  ## measure; results belong into bench/RESULTS.md
+	$(BIN)/python bench/imports.py
+	$(BIN)/python bench/overhead.py
+	$(BIN)/python bench/evaluate.py
+
+format: $(VENV)/dev  ## rewrite what `make check` would complain about
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:  ## remove the environment and caches
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist

@@ -1,0 +1,63 @@
+"""Arguments built with transformers' class."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from trainwright.config import IntervalStrategy, Seq2SeqTrainingArguments, TrainingArguments, adopt_arguments
+
+transformers = pytest.importorskip("transformers")
+
+
+@dataclasses.dataclass
+class TheirSubclass(transformers.TrainingArguments):
+    beta: float = 0.5
+
+
+def test_ours_and_none() -> None:
+    args = TrainingArguments("x")
+    assert adopt_arguments(args) is args
+    assert adopt_arguments().output_dir == "tmp_trainer"
+
+
+def test_theirs() -> None:
+    theirs = TheirSubclass("x", eval_strategy="steps", eval_steps=5, learning_rate=1e-3, hub_token="t", beta=0.7)
+    args: Any = adopt_arguments(theirs)
+    assert type(args) is TrainingArguments
+    assert args.eval_strategy is IntervalStrategy.STEPS
+    assert (args.eval_steps, args.learning_rate, args.hub_token, args.beta) == (5, 1e-3, "t", 0.7)
+    expected, given = theirs.to_dict(), args.to_dict()
+    for name in ("accelerator_config", "beta"):
+        expected.pop(name)
+    assert {name: given[name] for name in expected} == expected
+
+
+def test_seq2seq() -> None:
+    theirs = transformers.Seq2SeqTrainingArguments("x", predict_with_generate=True, generation_num_beams=2)
+    args = adopt_arguments(theirs)
+    assert isinstance(args, Seq2SeqTrainingArguments)
+    assert (args.predict_with_generate, args.generation_num_beams) == (True, 2)
+
+
+def test_old_release_does_not_warn_about_its_defaults() -> None:
+    @dataclasses.dataclass
+    class V4:
+        output_dir: str = "x"
+        per_device_train_batch_size: int = 4
+        learning_rate: float = 1e-3
+        overwrite_output_dir: bool = False
+        warmup_ratio: float = 0.0
+        logging_dir: str = "x/runs"
+        report_to: tuple[str, ...] = ()
+
+    args = adopt_arguments(V4())
+    assert (args.per_device_train_batch_size, args.report_to, args.logging_dir) == (4, [], None)
+    with pytest.warns(FutureWarning):
+        assert adopt_arguments(V4(warmup_ratio=0.1)).warmup_steps == 0.1
+
+
+@pytest.mark.parametrize("other", [{}, "out", TrainingArguments, object()])
+def test_anything_else_is_refused(other: Any) -> None:
+    with pytest.raises(TypeError, match="TrainingArguments"):
+        adopt_arguments(other)

@@ -1,0 +1,110 @@
+"""The table, our dataclass and the installed transformers agree."""
+
+import dataclasses
+import typing
+from types import NoneType
+from typing import Any
+
+import pytest
+
+from trainwright.config import Seq2SeqTrainingArguments, TrainingArguments, enums
+from trainwright.config.hf_fields import FIELDS, HF, NATIVE, REMOVED, SEQ2SEQ
+
+transformers = pytest.importorskip("transformers")
+
+
+def _defaults(cls: Any) -> dict[str, Any]:
+    found = {}
+    for spec in dataclasses.fields(cls):
+        has_factory = spec.default_factory is not dataclasses.MISSING
+        found[spec.name] = spec.default_factory() if has_factory else spec.default
+    return found
+
+
+def _members(hint: Any) -> set[str]:
+    """Names of the types in a union; classes of other packages count as ``object``."""
+    members = typing.get_args(hint) if typing.get_origin(hint) not in (list, dict, typing.Literal) else ()
+    return {_type_name(member) for member in (members or (hint,))}
+
+
+def _type_name(hint: Any) -> str:
+    if hint is NoneType:
+        return "None"
+    text = str(hint) if typing.get_origin(hint) else hint.__name__
+    for word in ("DebugOption",):
+        text = word if word in text else text
+    return "object" if text in ("ParallelismConfig", "GenerationConfig") else text.replace("typing.", "")
+
+
+def test_names() -> None:
+    theirs = {spec.name for spec in dataclasses.fields(transformers.TrainingArguments)}
+    assert set(HF) == theirs
+    assert len(HF) == 112
+    seq2seq = {spec.name for spec in dataclasses.fields(transformers.Seq2SeqTrainingArguments)}
+    assert set(SEQ2SEQ) == seq2seq - theirs
+    ours = {spec.name for spec in dataclasses.fields(Seq2SeqTrainingArguments)} - {"_resolution"}
+    assert ours == set(FIELDS)
+    assert len(FIELDS) == len(HF) + len(REMOVED) + len(SEQ2SEQ) + len(NATIVE)
+
+
+def test_defaults() -> None:
+    ours = _defaults(Seq2SeqTrainingArguments)
+    theirs = _defaults(transformers.Seq2SeqTrainingArguments)
+    assert {name: ours[name] for name in theirs} == theirs
+
+
+def test_types() -> None:
+    ours = typing.get_type_hints(Seq2SeqTrainingArguments)
+    theirs = typing.get_type_hints(transformers.Seq2SeqTrainingArguments)
+    for name in {**HF, **SEQ2SEQ}:
+        assert _members(ours[name]) == _members(theirs[name]), name
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [
+        ("IntervalStrategy", set()),
+        ("SaveStrategy", set()),
+        ("HubStrategy", set()),
+        ("SchedulerType", set()),
+        ("OptimizerNames", {"auto", "muon", "adafactor_torch"}),
+    ],
+)
+def test_enums(name: str, extra: set[str]) -> None:
+    from transformers import trainer_utils, training_args
+
+    theirs = getattr(trainer_utils, name, None) or getattr(training_args, name)
+    ours = getattr(enums, name)
+    assert {member.value for member in ours} == {member.value for member in theirs} | extra
+    for member in theirs:
+        assert ours(member) == member
+        assert ours[member.name] == member == member.value
+
+
+def test_every_row_says_something() -> None:
+    for name, row in FIELDS.items():
+        assert row.note, name
+        assert row.status in ("acts", "alias", "no effect", "refused"), name
+
+
+def test_derived_values_match() -> None:
+    for values in (
+        {},
+        {"eval_strategy": "epoch"},
+        {"eval_strategy": "steps", "logging_steps": 20},
+        {"eval_strategy": "epoch", "save_strategy": "epoch", "load_best_model_at_end": True},
+        {"torch_compile_backend": "eager"},
+        {"metric_for_best_model": "eval_f1"},
+        {"use_cpu": True, "debug": "underflow_overflow", "include_num_input_tokens_seen": True},
+        {"lr_scheduler_kwargs": '{"a": "1", "b": "0.5", "c": "true"}'},
+    ):
+        ours = TrainingArguments("x", **values).to_dict()
+        theirs = transformers.TrainingArguments("x", **values).to_dict()
+        theirs.pop("accelerator_config")  # accelerate's object, spelled out
+        assert {name: ours[name] for name in theirs} == theirs
+
+
+def test_methods_and_properties_exist() -> None:
+    for name, member in vars(transformers.TrainingArguments).items():
+        if not name.startswith("_") and (callable(member) or isinstance(member, property)):
+            assert hasattr(TrainingArguments, name), name

@@ -1,0 +1,151 @@
+"""Every wrong value is refused at construction, and the message names the fix."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trainwright.config import TrainingArguments, TrainwrightWarning, check_device
+from trainwright.config import validate as rules
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"load_best_model_at_end": True}, "eval_strategy"),
+    ({"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "no"}, "save_strategy"),
+    ({"save_strategy": "best"}, "eval_strategy"),
+    ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "eval_strategy"),
+    ({"lr_scheduler_type": "greedy"}, "eval_strategy"),
+    ({"lr_scheduler_type": "cosin"}, "choose one of"),
+    ({"optim": "adamw"}, "choose one of"),
+    ({"eval_strategy": "step"}, "eval_strategy.*choose one of"),
+    ({"eval_strategy": "steps", "eval_steps": 0}, "positive"),
+    ({"eval_strategy": "steps", "eval_steps": -5}, "positive"),
+    ({"eval_strategy": "steps", "eval_steps": 1.5}, "whole"),
+    ({"logging_steps": 0}, 'logging_strategy="no"'),
+    ({"save_steps": 0}, 'save_strategy="no"'),
+    ({"fp16": True, "bf16": True}, "keep one"),
+    ({"fp16_full_eval": True, "bf16_full_eval": True}, "keep one"),
+    ({"per_device_train_batch_size": 0}, "at least 1"),
+    ({"per_device_eval_batch_size": 0}, "at least 1"),
+    ({"gradient_accumulation_steps": 0}, "at least 1"),
+    ({"eval_accumulation_steps": 0}, "at least 1"),
+    ({"torch_empty_cache_steps": 0}, "at least 1"),
+    ({"max_grad_norm": -1}, "at least 0"),
+    ({"learning_rate": -1e-3}, "at least 0"),
+    ({"learning_rate": float("nan")}, "finite"),
+    ({"learning_rate": "fast"}, "number"),
+    ({"learning_rate": True}, "number"),
+    ({"max_steps": 2.5}, "whole"),
+    ({"bf16": "maybe"}, "true or false"),
+    ({"label_smoothing_factor": 1.0}, r"\[0, 1\)"),
+    ({"adam_beta1": 1.0}, r"\[0, 1\)"),
+    ({"warmup_steps": -1}, "at least 0"),
+    ({"neftune_noise_alpha": -1.0}, "at least 0"),
+    ({"seed": -1}, r"2\*\*32"),
+    ({"data_seed": 2**32}, r"2\*\*32"),
+    ({"num_train_epochs": 0}, "max_steps"),
+    ({"dataloader_persistent_workers": True}, "dataloader_num_workers"),
+    ({"dataloader_prefetch_factor": 2}, "dataloader_num_workers"),
+    ({"dataloader_multiprocessing_context": "spawn"}, "dataloader_num_workers"),
+    ({"dataloader_multiprocessing_context": "thread", "dataloader_num_workers": 1}, "choose one of"),
+    ({"train_sampling_strategy": "sorted"}, "choose one of"),
+    ({"include_num_input_tokens_seen": "some"}, "choose one of"),
+    ({"include_for_metrics": ["input"]}, "inputs"),
+    ({"log_level": "loud"}, "choose one of"),
+    ({"lr_scheduler_kwargs": "power=2"}, "dict or JSON"),
+    ({"lr_scheduler_kwargs": "{power: 2}"}, "JSON"),
+    ({"debug": "tpu_metrics_debug"}, "TPU"),
+    ({"debug": "everything"}, "debug.*choose one of"),
+    ({"engine": "mindspore"}, "torch"),
+    ({"micro_batch": 0}, "at least 1"),
+    ({"micro_batch": "automatic"}, "number"),
+    ({"max_tokens_per_batch": 0}, "at least 1"),
+    ({"fsdp": "full_shard"}, "later release"),
+    ({"deepspeed": "ds.json"}, "later release"),
+    ({"parallelism_config": object()}, "later release"),
+    ({"accelerator_config": {"split": True}}, "split_batches"),
+    ({"accelerator_config": {"use_configured_state": True}}, "remove it"),
+    ({"accelerator_config": "missing.json"}, "readable file"),
+    (
+        {"accelerator_config": {"gradient_accumulation_kwargs": {"num_steps": 2}}, "gradient_accumulation_steps": 4},
+        "keep",
+    ),
+]
+
+
+@pytest.mark.parametrize(("values", "fix"), REFUSED, ids=[",".join(values) for values, _ in REFUSED])
+def test_refused(values: dict[str, Any], fix: str) -> None:
+    with pytest.raises(ValueError, match=fix):
+        TrainingArguments("x", **values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        # transformers demands that these match; there is no need to
+        {"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "steps"},
+        {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 30, "save_steps": 100},
+        {"num_train_epochs": 0, "max_steps": 5},
+        {"eval_steps": 0},
+        {"fsdp": "", "deepspeed": None},
+        {"accelerator_config": {"split_batches": False, "even_batches": True, "use_seedable_sampler": True}},
+        {"local_rank": 0},
+        {"dataloader_num_workers": 1, "dataloader_prefetch_factor": 2, "dataloader_persistent_workers": True},
+    ],
+)
+def test_accepted(values: dict[str, Any]) -> None:
+    TrainingArguments("x", **values)
+
+
+def test_accelerate_spelling_of_accumulation() -> None:
+    args = TrainingArguments("x", accelerator_config='{"gradient_accumulation_kwargs": {"num_steps": 4}}')
+    assert args.gradient_accumulation_steps == 4
+
+
+def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="plain `python`"):
+        TrainingArguments("x")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    TrainingArguments("x")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"ddp_find_unused_parameters": False},
+        {"average_tokens_across_devices": False},
+        {"enable_jit_checkpoint": True},
+        {"trackio_space_id": "me/it"},
+        {"fsdp_config": {}},
+        {"micro_batch": 4},
+        {"micro_batch": "auto"},
+        {"auto_find_batch_size": True},
+    ],
+)
+def test_without_effect_warns_once(values: dict[str, Any]) -> None:
+    with pytest.warns(TrainwrightWarning, match="no effect") as caught:
+        args = TrainingArguments("x", **values)
+    assert len(caught) == 1
+    assert args.micro_batch == ("auto" if "auto_find_batch_size" in values else values.get("micro_batch"))
+
+
+def test_device_is_asked_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    bare = SimpleNamespace(
+        device=lambda use_cpu: "abacus",
+        supports_bf16=lambda device: False,
+        supports_fp16=lambda device: True,
+        supports_tf32=lambda device: False,
+    )
+    monkeypatch.setattr(rules, "probe_for", lambda args: bare)
+    check_device(TrainingArguments("x", fp16=True))
+    for name in ("bf16", "bf16_full_eval", "tf32"):
+        with pytest.raises(ValueError, match=f"{name}=True is not available on abacus"):
+            check_device(TrainingArguments("x", **{name: True}))
+
+
+def test_cpu_has_half_precision_but_no_tf32() -> None:
+    for name in ("bf16", "fp16", "bf16_full_eval", "fp16_full_eval"):
+        check_device(TrainingArguments("x", use_cpu=True, **{name: True}))
+    check_device(TrainingArguments("x", use_cpu=True, tf32=False))
+    with pytest.raises(ValueError, match="tf32"):
+        check_device(TrainingArguments("x", use_cpu=True, tf32=True))

@@ -1,0 +1,36 @@
+"""Fixtures: small models and data that several tests use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+# Before torch and tokenizers are imported: two cores, and no network.
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+
+from trainwright import TrainingArguments
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_default_dtype() -> Iterator[None]:
+    torch.set_num_threads(1)
+    yield
+    torch.set_default_dtype(torch.float32)
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def make_args(tmp_path: Path) -> Callable[..., TrainingArguments]:
+    """Quiet arguments with an output directory of the test's own."""
+
+    def make(**kwargs: Any) -> TrainingArguments:
+        defaults = {"output_dir": str(tmp_path / "run"), "disable_tqdm": True, "save_strategy": "no", "use_cpu": True}
+        return TrainingArguments(**{**defaults, **kwargs})
+
+    return make

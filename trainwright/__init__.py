@@ -1,0 +1,88 @@
+"""trainwright: one exact, fast training loop behind the front doors you already know.
+
+Names are loaded when first used, so that ``import trainwright`` and ``trainwright --help`` do not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from trainwright.version import __version__
+
+if TYPE_CHECKING:
+    from trainwright.callbacks.early_stopping import EarlyStoppingCallback as EarlyStoppingCallback
+    from trainwright.callbacks.flow import DefaultFlowCallback as DefaultFlowCallback
+    from trainwright.callbacks.progress import PrinterCallback as PrinterCallback
+    from trainwright.callbacks.progress import ProgressCallback as ProgressCallback
+    from trainwright.checkpoint.directory import get_last_checkpoint as get_last_checkpoint
+    from trainwright.config import IntervalStrategy as IntervalStrategy
+    from trainwright.config import SaveStrategy as SaveStrategy
+    from trainwright.config import SchedulerType as SchedulerType
+    from trainwright.config import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
+    from trainwright.config import TrainingArguments as TrainingArguments
+    from trainwright.core.callback import TrainerCallback as TrainerCallback
+    from trainwright.core.results import EvalPrediction as EvalPrediction
+    from trainwright.core.results import PredictionOutput as PredictionOutput
+    from trainwright.core.results import TrainOutput as TrainOutput
+    from trainwright.core.state import TrainerControl as TrainerControl
+    from trainwright.core.state import TrainerState as TrainerState
+    from trainwright.data.collators_text import DataCollatorWithPadding as DataCollatorWithPadding
+    from trainwright.data.collators import default_data_collator as default_data_collator
+    from trainwright.engines.torch.randomness import set_seed as set_seed
+    from trainwright.trainer import Seq2SeqTrainer as Seq2SeqTrainer
+    from trainwright.trainer import Trainer as Trainer
+
+#: Public name -> module that defines it.
+_HOMES = {
+    "BestRun": "core.results",
+    "DataCollatorForMultipleChoice": "data.collators_text",
+    "DataCollatorForPermutationLanguageModeling": "data.collators_lm",
+    "DataCollatorForLanguageModeling": "data.collators_lm",
+    "DataCollatorForSeq2Seq": "data.collators_text",
+    "DataCollatorForTokenClassification": "data.collators_text",
+    "DataCollatorForWholeWordMask": "data.collators_lm",
+    "DataCollatorWithFlattening": "data.collators",
+    "DataCollatorWithPadding": "data.collators_text",
+    "DefaultDataCollator": "data.collators",
+    "DefaultFlowCallback": "callbacks.flow",
+    "EarlyStoppingCallback": "callbacks.early_stopping",
+    "EvalLoopOutput": "core.results",
+    "EvalPrediction": "core.results",
+    "ExportableState": "core.state",
+    "HubStrategy": "config",
+    "IntervalStrategy": "config",
+    "OptimizerNames": "config",
+    "PredictionOutput": "core.results",
+    "PrinterCallback": "callbacks.progress",
+    "ProgressCallback": "callbacks.progress",
+    "SaveStrategy": "config",
+    "SchedulerType": "config",
+    "Seq2SeqTrainer": "trainer",
+    "Seq2SeqTrainingArguments": "config",
+    "Tracker": "core.tracker",
+    "TrainOutput": "core.results",
+    "Trainer": "trainer",
+    "TrainerCallback": "core.callback",
+    "TrainerControl": "core.state",
+    "TrainerState": "core.state",
+    "TrainingArguments": "config",
+    "default_data_collator": "data.collators",
+    "enable_full_determinism": "engines.torch.randomness",
+    "get_last_checkpoint": "checkpoint.directory",
+    "set_seed": "engines.torch.randomness",
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'trainwright' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"trainwright.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

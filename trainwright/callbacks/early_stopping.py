@@ -1,0 +1,61 @@
+"""Stop when the metric no longer improves."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from trainwright.core.callback import TrainerCallback
+from trainwright.core.state import ExportableState, TrainerControl, TrainerState
+
+logger = logging.getLogger("trainwright")
+
+
+class EarlyStoppingCallback(TrainerCallback, ExportableState):
+    """Stop after ``early_stopping_patience`` evaluations in a row that do not beat the best by more than the threshold.
+
+    >>> EarlyStoppingCallback(early_stopping_patience=3, early_stopping_threshold=0.01).early_stopping_patience
+    3
+    """
+
+    def __init__(self, early_stopping_patience: int = 1, early_stopping_threshold: float | None = 0.0) -> None:
+        self.early_stopping_patience = early_stopping_patience
+        self.early_stopping_threshold = early_stopping_threshold
+        self.early_stopping_patience_counter = 0
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if args.metric_for_best_model is None:
+            raise ValueError("EarlyStoppingCallback needs metric_for_best_model, for instance metric_for_best_model='loss'.")
+        if args.eval_strategy == "no":
+            raise ValueError("EarlyStoppingCallback needs evaluations: set eval_strategy to 'steps' or 'epoch'.")
+        if not args.load_best_model_at_end:
+            logger.warning(
+                "EarlyStoppingCallback without load_best_model_at_end=True: the trainer will hold the last model, not the best."
+            )
+
+    def on_evaluate(
+        self, args: Any, state: TrainerState, control: TrainerControl, metrics: dict[str, float] | None = None, **kwargs: Any
+    ) -> None:
+        name = args.metric_for_best_model
+        value = (metrics or {}).get(name if name.startswith("eval_") else f"eval_{name}")
+        if value is None:
+            # One of several evaluation sets, and not the one that decides.
+            return
+        gain = 0.0 if state.best_metric is None else value - state.best_metric
+        if not args.greater_is_better:
+            gain = -gain
+        if state.best_metric is None or gain > (self.early_stopping_threshold or 0.0):
+            self.early_stopping_patience_counter = 0
+        else:
+            self.early_stopping_patience_counter += 1
+        if self.early_stopping_patience_counter >= self.early_stopping_patience:
+            control.should_training_stop = True
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "args": {
+                "early_stopping_patience": self.early_stopping_patience,
+                "early_stopping_threshold": self.early_stopping_threshold,
+            },
+            "attributes": {"early_stopping_patience_counter": self.early_stopping_patience_counter},
+        }

@@ -1,0 +1,274 @@
+"""Live bars at the foot of a terminal, drawn by a thread of their own so that a training step pays nothing for them.
+
+The training thread only counts. Every 0.2 s the thread reads the counts and draws. It also notices when training was
+left by an exception, for which there is no event: the stack frame of the training loop is then gone, the bars are
+closed where they stood, and the terminal is as it was before.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from types import FrameType
+from typing import TextIO
+
+from rich.console import Console, RenderableType
+from rich.file_proxy import FileProxy
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from trainwright.callbacks.wording import clock, speed
+
+_SECONDS_BETWEEN_DRAWINGS = 0.2
+_WIDEST_BAR, _NARROWEST_BAR = 40, 6
+
+
+@lru_cache(maxsize=1)
+def shared_console() -> Console:
+    """One console on stderr for the process, so that what is printed and what is drawn take turns."""
+    return Console(stderr=True)
+
+
+@dataclass
+class Row:
+    """One bar: how far, of how much, and what stands beside it."""
+
+    label: str
+    #: None when nobody knows how much there is.
+    total: int | None
+    done: Callable[[], int]
+    #: Name and value, in the order shown.
+    fields: dict[str, str] = field(default_factory=dict)
+    #: What one unit of ``done`` is worth in samples; None shows steps.
+    samples_per_unit: float | None = None
+    started: float = field(default_factory=time.perf_counter)
+    _seen: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=30))
+    _settled: tuple[float, int] | None = None
+
+    def pause(self) -> None:
+        """Forget the recent pace: what comes next is not comparable with what was before."""
+        self._seen.clear()
+
+    def text(self) -> str:
+        """Everything but the bar."""
+        now, done = time.perf_counter(), self.done()
+        self._look(now, done)
+        count = f"{done}/{self.total}" if self.total is not None else str(done)
+        words = [count, *(f"{name} {value}" for name, value in self.fields.items())]
+        rate = self._rate()
+        if rate:
+            words.append(rate)
+        remaining = self._remaining(now, done)
+        words.append(clock(now - self.started) + (f" < {clock(remaining)}" if remaining is not None else ""))
+        return "  ".join(words)
+
+    def _look(self, now: float, done: int) -> None:
+        first = self._seen[0][1] if self._seen else done
+        if self._settled is None and done > first:
+            # The first step compiles, allocates and starts workers: the rest must not be judged by it.
+            self._settled = (now, done)
+        self._seen.append((now, done))
+
+    def _rate(self) -> str:
+        (start, first), (end, last) = self._seen[0], self._seen[-1]
+        if last <= first or end <= start:
+            return ""
+        per_second = (last - first) / (end - start)
+        if self.samples_per_unit is None:
+            return speed(per_second, "steps")
+        return speed(per_second * self.samples_per_unit, "samples")
+
+    def _remaining(self, now: float, done: int) -> float | None:
+        if self.total is None or self._settled is None or done <= self._settled[1]:
+            return None
+        settled_at, settled_with = self._settled
+        return (now - settled_at) / (done - settled_with) * (self.total - done)
+
+
+class TerminalBars:
+    """A bar for training and, below it, one for evaluation; lines printed meanwhile appear above them."""
+
+    def __init__(self, console: Console, *, redirect: bool) -> None:
+        self.console = console
+        self.training: Row | None = None
+        self.prediction: Row | None = None
+        self.closed = False
+        self._thread_id = threading.get_ident()
+        self._loop_frame: FrameType | None = None
+        self._streams: list[tuple[str, TextIO, _Above]] = []
+        self._stop = threading.Event()
+        self._closing = threading.Lock()
+        self._live = Live(
+            console=console,
+            auto_refresh=False,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            get_renderable=self._render,
+        )
+        self._redirect = redirect
+        self._painter = threading.Thread(target=self._paint, name="trainwright-bars", daemon=True)
+
+    def start(self) -> None:
+        """Show the bars."""
+        global _shown
+        self._live.start()
+        # A hidden cursor would stay hidden if the process were killed.
+        self.console.show_cursor(True)
+        if self._redirect:
+            for name in ("stdout", "stderr"):
+                original = getattr(sys, name)
+                above = _Above(self, original)
+                setattr(sys, name, above)
+                self._streams.append((name, original, above))
+        _shown = self
+        atexit.register(self.close)
+        self._painter.start()
+
+    def watch(self, frame: FrameType | None) -> None:
+        """Close the bars by themselves once ``frame`` of this thread has been left."""
+        self._loop_frame = frame
+
+    def abandoned(self) -> bool:
+        """Whether the loop that the bars belong to was left without a word."""
+        if self._loop_frame is None:
+            return False
+        frame = sys._current_frames().get(self._thread_id)
+        while frame is not None:
+            if frame is self._loop_frame:
+                return False
+            frame = frame.f_back
+        return True
+
+    def write(self, text: str) -> None:
+        """Print a line above the bars; tqdm's name for it."""
+        self.console.print(text, markup=False, soft_wrap=True)
+
+    def refresh(self) -> None:
+        """Draw now."""
+        if not self.closed:
+            self._live.refresh()
+
+    def close(self, *, keep: bool = True) -> None:
+        """Stop drawing and give the streams back; ``keep`` leaves the training bar on the screen where it stood."""
+        global _shown
+        with self._closing:
+            if self.closed:
+                return
+            self.closed = True
+        self._stop.set()
+        self._loop_frame = None
+        self._give_streams_back()
+        if _shown is self:
+            _shown = None
+        atexit.unregister(self.close)
+        self.prediction = None
+        self._live.transient = not keep or self.training is None
+        with suppress(OSError, ValueError):
+            # The terminal may be gone; then nothing is left to tidy.
+            self._live.stop()
+
+    def forget_in_child(self) -> None:
+        """After a fork: the drawing thread and its locks did not come along, so write straight through."""
+        self.closed = True
+        self._give_streams_back()
+
+    def _give_streams_back(self) -> None:
+        for name, original, above in self._streams:
+            # Someone may have put their own stream over ours; theirs stays.
+            if getattr(sys, name) is above:
+                setattr(sys, name, original)
+
+    def _paint(self) -> None:
+        while not self._stop.wait(_SECONDS_BETWEEN_DRAWINGS):
+            try:
+                if self.abandoned():
+                    self.close()
+                else:
+                    self.refresh()
+            except Exception:
+                # A display that fails goes dark; training knows nothing of it.
+                self.close()
+
+    def _render(self) -> RenderableType:
+        grid = Table.grid(padding=(0, 1))
+        for row in (self.training, self.prediction):
+            if row is not None:
+                self._add(grid, row)
+        return grid
+
+    def _add(self, grid: Table, row: Row) -> None:
+        text = row.text()
+        # Label, two gaps, and one column in which the cursor rests.
+        space = self.console.width - len(text) - len(row.label) - 3
+        words = Text(text, no_wrap=True, overflow="ellipsis")
+        label = Text(row.label, style="bold", no_wrap=True)
+        if space < _NARROWEST_BAR:
+            grid.add_row(label, words)
+            return
+        bar = ProgressBar(row.total, row.done(), width=min(space, _WIDEST_BAR), pulse=row.total is None)
+        grid.add_row(label, bar, words)
+
+
+class _Above(FileProxy):
+    """Stands in for stdout or stderr while bars are shown: what is printed appears above them."""
+
+    def __init__(self, bars: TerminalBars, file: TextIO) -> None:
+        super().__init__(bars.console, file)
+        self._bars = bars
+        self._file = file
+
+    def write(self, text: str) -> int:
+        if not self._bars.closed and self._bars.abandoned():
+            # Most likely a traceback: close first, so that it stands below the bar.
+            self._bars.close()
+        return self._file.write(text) if self._bars.closed else super().write(text)
+
+
+#: The bars now on the screen: there is one screen, so a second run at the same time prints plain lines.
+_shown: TerminalBars | None = None
+
+
+def shown_bars() -> TerminalBars | None:
+    """The bars that are on the screen, if any; such as were abandoned are closed first."""
+    if _shown is not None and _shown.abandoned():
+        _shown.close()
+    return _shown
+
+
+def _after_fork() -> None:
+    if _shown is not None:
+        _shown.forget_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def call_stack() -> list[FrameType]:
+    """Frames of this thread, outermost first."""
+    frames: list[FrameType] = []
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    return frames[::-1]
+
+
+def innermost_shared(earlier: list[FrameType], later: list[FrameType]) -> FrameType | None:
+    """The frame that two events were both fired from: that of the loop around them."""
+    shared = None
+    for one, other in zip(earlier, later, strict=False):
+        if one is not other:
+            break
+        shared = one
+    return shared

@@ -1,0 +1,64 @@
+"""Optimizer, schedule, scaler and random state on disk: tensors in safetensors, the rest in JSON, never a pickle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+OPTIMIZER = "optimizer.safetensors"
+RANDOM = "random.safetensors"
+TRAINING = "training_state.json"
+
+
+def flatten_optimizer(state: dict[str, Any], names: list[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """``optimizer.state_dict()`` as ``state.<parameter>.<key>`` tensors and the remaining values as JSON."""
+    tensors: dict[str, Tensor] = {}
+    values: dict[str, Any] = {}
+    for index, entries in state["state"].items():
+        for key, value in entries.items():
+            if isinstance(value, Tensor):
+                tensors[f"state.{names[index]}.{key}"] = value.detach().contiguous().cpu()
+            elif value is not None:
+                values.setdefault(names[index], {})[key] = value
+    return tensors, {"state": values, "param_groups": [_plain_group(group) for group in state["param_groups"]]}
+
+
+def unflatten_optimizer(tensors: dict[str, Tensor], values: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """The inverse of :func:`flatten_optimizer`."""
+    index_of = {name: index for index, name in enumerate(names)}
+    state: dict[int, dict[str, Any]] = {}
+    for flat, tensor in tensors.items():
+        name, key = flat.removeprefix("state.").rsplit(".", 1)
+        if name not in index_of:
+            raise ValueError(f"The checkpoint's optimizer has state for {name!r}, which this model does not train.")
+        state.setdefault(index_of[name], {})[key] = tensor
+    for name, entries in values["state"].items():
+        state.setdefault(index_of[name], {}).update(entries)
+    return {"state": state, "param_groups": values["param_groups"]}
+
+
+def _plain_group(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: value.item() if isinstance(value, Tensor) else value for key, value in group.items()}
+
+
+def save_training_state(folder: Path, optimizer: dict[str, Tensor], random: dict[str, Tensor], rest: dict[str, Any]) -> None:
+    """Write the three files."""
+    save_file(optimizer, folder / OPTIMIZER)
+    save_file({name: tensor.cpu().contiguous() for name, tensor in random.items()}, folder / RANDOM)
+    (folder / TRAINING).write_text(json.dumps(rest, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def load_training_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
+    """Read the three files; a missing one is an error, since resuming without it would not be the same run."""
+    for name in (OPTIMIZER, RANDOM, TRAINING):
+        if not (folder / name).is_file():
+            raise ValueError(
+                f"{folder} has no {name}, so training cannot continue exactly from it (was it saved with "
+                "save_only_model=True?). Load the weights with from_pretrained and start a new run instead."
+            )
+    rest = json.loads((folder / TRAINING).read_text(encoding="utf-8"))
+    return load_file(folder / OPTIMIZER), load_file(folder / RANDOM), rest

@@ -1,0 +1,92 @@
+"""Values that follow from others when the user left them open."""
+
+import importlib.util
+import logging
+from typing import Any
+
+from trainwright.config.enums import IntervalStrategy, SaveStrategy, SchedulerType
+from trainwright.config.fields import is_ours
+from trainwright.config.fields.logs import NotGiven
+
+BUILT_IN_TRACKERS = ("tensorboard", "jsonl")
+FOREIGN_TRACKERS: dict[str, str] = {
+    "aim": "aim.hugging_face.AimCallback()",
+    "azure_ml": "transformers.integrations.AzureMLCallback()",
+    "clearml": "transformers.integrations.ClearMLCallback()",
+    "codecarbon": "transformers.integrations.CodeCarbonCallback()",
+    "comet_ml": "transformers.integrations.CometCallback()",
+    "dagshub": "transformers.integrations.DagsHubCallback()",
+    "dvclive": "transformers.integrations.DVCLiveCallback()",
+    "flyte": "transformers.integrations.FlyteCallback()",
+    "kubeflow": "transformers.integrations.KubeflowCallback()",
+    "mlflow": "transformers.integrations.MLflowCallback()",
+    "neptune": "transformers.integrations.NeptuneCallback()",
+    "swanlab": "transformers.integrations.SwanLabCallback()",
+    "trackio": "transformers.integrations.TrackioCallback()",
+    "wandb": "transformers.integrations.WandbCallback()",
+}
+"""Trackers that are known but not built in, with the callback that serves them."""
+
+METRIC_SCHEDULES = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
+"""Schedules that move by an evaluation's metric."""
+
+
+def derive(args: Any) -> None:
+    """Fill what was left open."""
+    if args.output_dir is None:
+        args.output_dir = "trainer_output"
+    if args.auto_find_batch_size and is_ours(args, "micro_batch") and args.micro_batch is None:
+        args.micro_batch = "auto"
+    _derive_evaluation(args)
+    args.report_to = resolve_trackers(args.report_to, args.logging_dir)
+    if args.disable_tqdm is None:
+        args.disable_tqdm = logging.getLogger("trainwright").getEffectiveLevel() > logging.WARNING
+    if args.torch_compile_mode is not None or args.torch_compile_backend is not None:
+        args.torch_compile = True
+    if args.torch_compile and args.torch_compile_backend is None:
+        args.torch_compile_backend = "inductor"
+    if args.use_cpu:
+        args.dataloader_pin_memory = False  # pinning is for copies to an accelerator
+    _derive_accumulation(args)
+
+
+def _derive_evaluation(args: Any) -> None:
+    if args.eval_strategy != IntervalStrategy.NO:
+        args.do_eval = True
+    if args.eval_strategy == IntervalStrategy.STEPS and args.eval_steps is None:
+        args.eval_steps = args.logging_steps
+    for name in ("logging_steps", "eval_steps", "save_steps"):
+        value = getattr(args, name)
+        if isinstance(value, float) and value >= 1 and value == int(value):
+            setattr(args, name, int(value))
+    tracks_best = args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST
+    if args.metric_for_best_model is None and (tracks_best or args.lr_scheduler_type in METRIC_SCHEDULES):
+        args.metric_for_best_model = "loss"
+    if args.greater_is_better is None and args.metric_for_best_model is not None:
+        args.greater_is_better = not args.metric_for_best_model.endswith("loss")
+
+
+def resolve_trackers(report_to: Any, logging_dir: str | None = None) -> list[str]:
+    """The list of trackers; empty for none."""
+    # A log directory without a word about trackers has always meant TensorBoard; an explicit "none" wins.
+    if isinstance(report_to, NotGiven):
+        return [] if logging_dir is None else ["tensorboard"]
+    names = [report_to] if isinstance(report_to, str) else list(report_to or [])
+    if names == ["all"]:
+        return ["tensorboard"] if importlib.util.find_spec("tensorboard") else []
+    return [] if names == ["none"] else names
+
+
+def _derive_accumulation(args: Any) -> None:
+    """accelerate's own spelling of the accumulation steps."""
+    config = args.accelerator_config
+    options = config.get("gradient_accumulation_kwargs") if isinstance(config, dict) else None
+    steps = (options or {}).get("num_steps")
+    if steps is None or steps == args.gradient_accumulation_steps:
+        return
+    if args.gradient_accumulation_steps != 1:
+        raise ValueError(
+            f"accelerator_config asks for {steps} accumulation steps and gradient_accumulation_steps for "
+            f"{args.gradient_accumulation_steps}: keep only gradient_accumulation_steps."
+        )
+    args.gradient_accumulation_steps = steps

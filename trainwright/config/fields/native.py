@@ -1,0 +1,18 @@
+"""Arguments transformers does not have."""
+
+from dataclasses import dataclass
+
+
+@dataclass(kw_only=True)
+class NativeFields:
+    micro_batch: int | str | None = None
+    """Largest piece of a batch that runs at once: a number, or "auto" to find what fits; the gradient is the same."""
+
+    max_tokens_per_batch: int | None = None
+    """Build training batches up to this many tokens (padding included) instead of a fixed number of samples."""
+
+    profile: str | None = None
+    """Write a profiler trace of these steps into output_dir, for example "steps 5-10"."""
+
+    engine: str = "torch"
+    """Framework that does the computing."""

@@ -1,0 +1,144 @@
+"""What becomes of every argument of transformers (v5, v4, Seq2Seq) and of our own.
+
+* ``acts``: does what its name says, on one device.
+* ``alias``: another spelling of a name that acts.
+* ``no effect``: accepted; the note says why nothing changes. A value other than the default warns once.
+* ``refused``: a value that asks for something raises ``ValueError``; the note says why.
+
+A test compares the table with the installed transformers, so that a new release shows.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trainwright.config.removal import RULES
+
+Status = Literal["acts", "alias", "no effect", "refused"]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One row."""
+
+    status: Status
+    note: str
+
+
+def _all(status: Status, note: str, names: str) -> dict[str, Field]:
+    return {name: Field(status, note) for name in names.split()}
+
+
+_LATER = "strategies for several devices arrive in a later release; remove it to train on one device"
+_ONE_PROCESS = "one process trains, so there is nothing to spread, gather or repeat"
+_TRACKIO = "Trackio is not built in; pass transformers.integrations.TrackioCallback() in callbacks="
+_SCRIPT = "a flag for scripts, as in transformers; the Trainer does not read it"
+
+HF: dict[str, Field] = {
+    **_all(
+        "acts",
+        "size and number of steps",
+        "per_device_train_batch_size per_device_eval_batch_size gradient_accumulation_steps num_train_epochs max_steps",
+    ),
+    "auto_find_batch_size": Field("alias", 'micro_batch="auto"'),
+    "average_tokens_across_devices": Field("no effect", "targets are always counted over everything that trains"),
+    **_all(
+        "acts",
+        "the optimizer and what surrounds it",
+        "learning_rate weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm optim optim_args "
+        "optim_target_modules label_smoothing_factor neftune_noise_alpha",
+    ),
+    **_all("acts", "the learning rate", "lr_scheduler_type lr_scheduler_kwargs warmup_steps"),
+    **_all(
+        "acts",
+        "number formats and kernels; refused on a device without them",
+        "bf16 fp16 bf16_full_eval fp16_full_eval tf32 torch_compile torch_compile_backend torch_compile_mode "
+        "use_liger_kernel liger_kernel_config",
+    ),
+    **_all(
+        "acts",
+        "evaluation",
+        "eval_strategy eval_steps eval_delay eval_on_start prediction_loss_only eval_accumulation_steps "
+        "eval_do_concat_batches batch_eval_metrics include_for_metrics label_names",
+    ),
+    "eval_use_gather_object": Field("no effect", _ONE_PROCESS),
+    **_all(
+        "acts",
+        "the best model; save and evaluation intervals need not match",
+        "load_best_model_at_end metric_for_best_model greater_is_better",
+    ),
+    **_all(
+        "acts",
+        "checkpoints",
+        "output_dir save_strategy save_steps save_total_limit save_only_model ignore_data_skip "
+        "restore_callback_states_from_checkpoint",
+    ),
+    "save_on_each_node": Field("no effect", _ONE_PROCESS),
+    "enable_jit_checkpoint": Field("no effect", "saving on preemption arrives with the next milestone"),
+    "resume_from_checkpoint": Field("acts", "a path for scripts to hand to train(), as in transformers"),
+    **_all(
+        "acts",
+        "logging",
+        "logging_strategy logging_steps logging_first_step logging_nan_inf_filter log_level disable_tqdm run_name "
+        "include_num_input_tokens_seen skip_memory_metrics",
+    ),
+    "report_to": Field("acts", '"tensorboard" and "jsonl" are built in; others are refused, naming their callback'),
+    **_all("no effect", _ONE_PROCESS, "log_level_replica log_on_each_node"),
+    **_all("no effect", _TRACKIO, "project trackio_space_id trackio_bucket_id trackio_static_space_id"),
+    **_all(
+        "acts",
+        "reading data",
+        "dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor "
+        "dataloader_drop_last dataloader_multiprocessing_context dataloader_in_order remove_unused_columns "
+        "train_sampling_strategy length_column_name",
+    ),
+    **_all(
+        "no effect",
+        _ONE_PROCESS,
+        "ddp_backend ddp_timeout ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph",
+    ),
+    "local_rank": Field("no effect", "read the property local_process_index instead"),
+    "use_cpu": Field("acts", "keeps everything on the CPU"),
+    "accelerator_config": Field("acts", "accumulation steps are taken over; the rest has no meaning on one process"),
+    **_all("refused", _LATER, "fsdp deepspeed parallelism_config"),
+    "fsdp_config": Field("no effect", "it is read only when fsdp is on"),
+    **_all(
+        "acts",
+        "memory",
+        "gradient_checkpointing gradient_checkpointing_kwargs torch_empty_cache_steps use_cache",
+    ),
+    **_all(
+        "acts",
+        "pushing through huggingface_hub",
+        "push_to_hub hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision",
+    ),
+    **_all("acts", "randomness", "seed data_seed full_determinism"),
+    "debug": Field("acts", '"underflow_overflow"; "tpu_metrics_debug" is refused'),
+    **_all("acts", _SCRIPT, "do_train do_eval do_predict"),
+}
+"""The 112 arguments of transformers 5.22."""
+
+REMOVED: dict[str, Field] = {
+    "logging_dir": Field("acts", "where TensorBoard writes; also switches it on when report_to is not given"),
+    **{name: Field(rule.status, rule.advice) for name, rule in RULES.items()},
+}
+"""Names dropped since transformers 4.57 and earlier."""
+
+SEQ2SEQ: dict[str, Field] = {
+    "sortish_sampler": Field("no effect", 'as in transformers today; train_sampling_strategy="group_by_length" sorts'),
+    **_all(
+        "acts",
+        "generation while evaluating",
+        "predict_with_generate generation_max_length generation_num_beams generation_config",
+    ),
+}
+"""What Seq2SeqTrainingArguments adds."""
+
+NATIVE: dict[str, Field] = {
+    "micro_batch": Field("no effect", "batches run whole until automatic micro-batching lands"),
+    "max_tokens_per_batch": Field("acts", "batches by token budget"),
+    "profile": Field("acts", "a profiler trace of the given steps in output_dir"),
+    "engine": Field("acts", 'only "torch" so far'),
+}
+"""Arguments transformers does not have."""
+
+FIELDS: dict[str, Field] = {**HF, **REMOVED, **SEQ2SEQ, **NATIVE}

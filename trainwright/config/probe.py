@@ -1,0 +1,43 @@
+"""Questions about hardware. This package knows no framework, so it asks a probe that an engine provides."""
+
+import importlib
+from functools import cache
+from typing import Any, Protocol
+
+_PROBES = {"torch": "trainwright.engines.torch.probe:TorchProbe"}
+
+
+class DeviceProbe(Protocol):
+    """What an engine can tell about the machine."""
+
+    def device(self, use_cpu: bool) -> Any:
+        """The device one process trains on."""
+        ...
+
+    def n_gpu(self, use_cpu: bool) -> int:
+        """Accelerators this process uses: 0 or 1."""
+        ...
+
+    def supports_bf16(self, device: Any) -> bool:
+        """Whether bfloat16 runs natively."""
+        ...
+
+    def supports_fp16(self, device: Any) -> bool:
+        """Whether float16 runs natively."""
+        ...
+
+    def supports_tf32(self, device: Any) -> bool:
+        """Whether TensorFloat-32 exists."""
+        ...
+
+
+def probe_for(args: Any) -> DeviceProbe:
+    """The probe of the engine these arguments name; imported on first use."""
+    engine = getattr(args, "engine", "torch")
+    return _load(engine if engine in _PROBES else "torch")
+
+
+@cache
+def _load(engine: str) -> DeviceProbe:
+    module, _, name = _PROBES[engine].partition(":")
+    return getattr(importlib.import_module(module), name)()

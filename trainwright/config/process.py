@@ -1,0 +1,91 @@
+"""What the arguments say about this process and its device. One process trains, so most answers are constants."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from trainwright.config.enums import ParallelMode
+from trainwright.config.fields import AllFields
+from trainwright.config.fields.logs import LOG_LEVELS
+from trainwright.config.probe import probe_for
+
+
+class ProcessView(AllFields):
+    """Read-only properties with transformers' names."""
+
+    @property
+    def train_batch_size(self) -> int:
+        """Samples per training batch in this process."""
+        return self.per_device_train_batch_size
+
+    @property
+    def eval_batch_size(self) -> int:
+        """Samples per evaluation batch in this process."""
+        return self.per_device_eval_batch_size
+
+    @property
+    def device(self) -> Any:
+        """The device this process trains on. Loads the framework."""
+        return probe_for(self).device(self.use_cpu)
+
+    @property
+    def n_gpu(self) -> int:
+        """Accelerators this process uses: 0 or 1. Loads the framework."""
+        return probe_for(self).n_gpu(self.use_cpu)
+
+    @property
+    def mixed_precision(self) -> str:
+        """``"fp16"``, ``"bf16"`` or ``"no"``."""
+        return "fp16" if self.fp16 else "bf16" if self.bf16 else "no"
+
+    @property
+    def parallel_mode(self) -> ParallelMode:
+        """How work is spread."""
+        return ParallelMode.NOT_PARALLEL
+
+    @property
+    def world_size(self) -> int:
+        """Processes in the run."""
+        return 1
+
+    @property
+    def process_index(self) -> int:
+        """Rank in the run."""
+        return 0
+
+    @property
+    def local_process_index(self) -> int:
+        """Rank on this machine."""
+        return 0
+
+    @property
+    def should_log(self) -> bool:
+        """Whether this process writes logs."""
+        return (self.local_process_index if self.log_on_each_node else self.process_index) == 0
+
+    @property
+    def should_save(self) -> bool:
+        """Whether this process writes checkpoints."""
+        return (self.local_process_index if self.save_on_each_node else self.process_index) == 0
+
+    @property
+    def ddp_timeout_delta(self) -> timedelta:
+        """``ddp_timeout`` as torch.distributed takes it."""
+        return timedelta(seconds=self.ddp_timeout)
+
+    @property
+    def place_model_on_device(self) -> bool | None:
+        """Subclasses may answer False to keep the model where it is; None leaves the choice to the Trainer."""
+        return None
+
+    def get_process_log_level(self) -> int:
+        """The numeric log level of this process; "passive" is whatever the application has set."""
+        level = LOG_LEVELS[self.log_level if self.should_log else self.log_level_replica]
+        return logging.getLogger("trainwright").getEffectiveLevel() if level == -1 else level
+
+    @contextlib.contextmanager
+    def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
+        """Let the main process do something before the others; with one process it simply runs."""
+        yield

@@ -1,0 +1,34 @@
+"""What construction made of the arguments, kept so that a copy can start from what the user said.
+
+``dataclasses.replace`` hands every field of the old object to a new one. Without a memory the new object could not tell
+a derived ``eval_steps=500`` from one the user chose, nor the v4 view of a dropped name from a fresh use of it.
+"""
+
+from typing import Any
+
+from trainwright.config.fields import AllFields
+from trainwright.config.removal import RULES
+
+
+class Resolution:
+    """The link from finished arguments to what they were before defaults were derived."""
+
+    def __init__(self, args: Any, derived: dict[str, tuple[Any, Any]]) -> None:
+        self._args = args
+        self._derived = derived
+
+    def undo_in(self, copy: Any) -> set[str]:
+        """Put back in ``copy`` what was given, wherever it still holds what had been derived from it.
+
+        Returns the dropped names that only repeat what the old object showed for them.
+        """
+        for name, (given, made) in self._derived.items():
+            if getattr(copy, name) == made:
+                setattr(copy, name, given)
+        return {name for name in RULES if copy.__dict__.get(name) == getattr(self._args, name)}
+
+
+def snapshot(args: Any) -> dict[str, Any]:
+    """The values of our fields except dropped names and the bookkeeping itself."""
+    names = (name for name in AllFields.__dataclass_fields__ if name not in RULES and name != "_resolution")
+    return {name: getattr(args, name) for name in names}

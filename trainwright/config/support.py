@@ -1,0 +1,70 @@
+"""Arguments that cannot do anything here: refused or warned about, as the table in ``hf_fields`` says."""
+
+import os
+from typing import Any
+
+from trainwright.config.fields import is_ours
+from trainwright.config.hf_fields import FIELDS, REMOVED
+from trainwright.config.removal import default_of
+from trainwright.config.warnings import warn
+
+_OFF = (None, False, "", "no", "false", "False", [], {})
+_ACCELERATOR_KEYS = {
+    "split_batches",
+    "dispatch_batches",
+    "even_batches",
+    "use_seedable_sampler",
+    "non_blocking",
+    "gradient_accumulation_kwargs",
+    "use_configured_state",
+}
+
+
+def refuse_unsupported(args: Any) -> None:
+    """Raise for values that ask for what is not there."""
+    for name, field in FIELDS.items():
+        if field.status == "refused" and name not in REMOVED and getattr(args, name) not in _OFF:
+            raise ValueError(f"{name} is not available: {field.note}.")
+    _refuse_accelerator_options(args.accelerator_config)
+    _refuse_processes()
+
+
+def _refuse_accelerator_options(config: Any) -> None:
+    if config is None:
+        return
+    if not isinstance(config, dict):
+        raise ValueError(f"accelerator_config={config!r} must be a dict, JSON text of one, or a JSON file's path.")
+    unknown = sorted(set(config) - _ACCELERATOR_KEYS)
+    if unknown:
+        raise ValueError(f"accelerator_config has {unknown}; the keys known are {sorted(_ACCELERATOR_KEYS)}.")
+    if config.get("use_configured_state"):
+        raise ValueError("accelerator_config: use_configured_state needs accelerate, which is not used; remove it.")
+
+
+def _refuse_processes() -> None:
+    size = os.environ.get("WORLD_SIZE", "1")
+    if size.isdigit() and int(size) > 1:
+        raise ValueError(
+            f"WORLD_SIZE={size}: training with several processes is not available yet. Start the script with plain "
+            "`python` (one process), or unset WORLD_SIZE."
+        )
+
+
+def warn_without_effect(args: Any) -> None:
+    """One warning for all arguments that were set and change nothing."""
+    idle = [f"`{name}` has no effect: {FIELDS[name].note}" for name in _set_without_effect(args)]
+    if idle:
+        warn("; ".join(idle) + ".")
+
+
+def _set_without_effect(args: Any) -> list[str]:
+    known = type(args).__dataclass_fields__
+    found = []
+    for name, field in FIELDS.items():
+        if field.status != "no effect" or name in REMOVED or name not in known or not is_ours(args, name):
+            continue
+        value = getattr(args, name)
+        # Old launchers pass --local_rank=0 to a single process; nothing is lost by that.
+        if value != default_of(args, name) and not (name == "local_rank" and value == 0):
+            found.append(name)
+    return found

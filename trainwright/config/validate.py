@@ -1,0 +1,236 @@
+"""Wrong values and contradictions, refused before anything runs. One rule per function; each message names the fix."""
+
+from collections.abc import Callable
+from typing import Any
+
+from trainwright.config.derive import BUILT_IN_TRACKERS, FOREIGN_TRACKERS, METRIC_SCHEDULES
+from trainwright.config.enums import DebugOption, IntervalStrategy, SamplingStrategy, SaveStrategy
+from trainwright.config.fields import is_ours
+from trainwright.config.fields.data import WORKER_START_METHODS
+from trainwright.config.fields.distributed import DDP_BACKENDS
+from trainwright.config.fields.logs import LOG_LEVELS
+from trainwright.config.probe import probe_for
+from trainwright.config.profile import parse_profile
+
+ENGINES = ("torch",)
+
+
+def _refuse(condition: Any, message: str) -> None:
+    if condition:
+        raise ValueError(message)
+
+
+def _at_least(args: Any, name: str, least: float) -> None:
+    value = getattr(args, name)
+    _refuse(value is not None and value < least, f"{name}={value} must be at least {least}.")
+
+
+def check_sizes(args: Any) -> None:
+    """Counts that cannot be zero."""
+    for name in (
+        "per_device_train_batch_size",
+        "per_device_eval_batch_size",
+        "gradient_accumulation_steps",
+        "eval_accumulation_steps",
+        "torch_empty_cache_steps",
+        "dataloader_prefetch_factor",
+    ):
+        _at_least(args, name, 1)
+
+
+def check_not_negative(args: Any) -> None:
+    """Amounts that cannot be below zero."""
+    for name in (
+        "learning_rate",
+        "weight_decay",
+        "adam_epsilon",
+        "max_grad_norm",
+        "warmup_steps",
+        "eval_delay",
+        "neftune_noise_alpha",
+        "dataloader_num_workers",
+        "ddp_timeout",
+    ):
+        _at_least(args, name, 0)
+
+
+def check_shares(args: Any) -> None:
+    """Numbers that must lie in [0, 1)."""
+    for name in ("label_smoothing_factor", "adam_beta1", "adam_beta2"):
+        value = getattr(args, name)
+        _refuse(not 0 <= value < 1, f"{name}={value} must lie in [0, 1).")
+
+
+def check_seeds(args: Any) -> None:
+    """numpy takes seeds of 32 bits only."""
+    for name in ("seed", "data_seed"):
+        value = getattr(args, name)
+        _refuse(value is not None and not 0 <= value < 2**32, f"{name}={value} must lie in [0, 2**32).")
+
+
+def check_length(args: Any) -> None:
+    """A run must have an end."""
+    _refuse(
+        args.max_steps <= 0 and args.num_train_epochs <= 0,
+        f"num_train_epochs={args.num_train_epochs} trains nothing: give a positive number, or set max_steps.",
+    )
+
+
+def check_intervals(args: Any) -> None:
+    """Step intervals that are in force must be positive, and whole from 1 on."""
+    for strategy, steps in (
+        ("logging_strategy", "logging_steps"),
+        ("eval_strategy", "eval_steps"),
+        ("save_strategy", "save_steps"),
+    ):
+        if getattr(args, strategy) != "steps":
+            continue
+        value = getattr(args, steps)
+        _refuse(value <= 0, f'{steps}={value} with {strategy}="steps": give a positive number or set {strategy}="no".')
+        _refuse(value >= 1 and value != int(value), f"{steps}={value} must be a whole number, or below 1 for a share.")
+
+
+def check_best_model(args: Any) -> None:
+    """The best model is found by evaluating and must have been saved."""
+    if not args.load_best_model_at_end:
+        return
+    _refuse(
+        args.eval_strategy == IntervalStrategy.NO,
+        'load_best_model_at_end=True needs evaluations: set eval_strategy to "steps" or "epoch".',
+    )
+    _refuse(
+        args.save_strategy == SaveStrategy.NO,
+        'load_best_model_at_end=True needs checkpoints: set save_strategy to "best", "steps" or "epoch".',
+    )
+
+
+def check_save_best(args: Any) -> None:
+    """Saving on improvement needs something that can improve."""
+    _refuse(
+        args.save_strategy == SaveStrategy.BEST and args.eval_strategy == IntervalStrategy.NO,
+        'save_strategy="best" needs evaluations: set eval_strategy to "steps" or "epoch".',
+    )
+
+
+def check_metric_schedule(args: Any) -> None:
+    """Schedules that follow a metric need evaluations."""
+    _refuse(
+        args.lr_scheduler_type in METRIC_SCHEDULES and args.eval_strategy == IntervalStrategy.NO,
+        f'lr_scheduler_type="{args.lr_scheduler_type}" follows a metric: set eval_strategy to "steps" or "epoch".',
+    )
+
+
+def check_precision(args: Any) -> None:
+    """One half-precision format at a time."""
+    _refuse(args.fp16 and args.bf16, "fp16=True and bf16=True exclude each other: keep one (bf16 where it exists).")
+    _refuse(
+        args.fp16_full_eval and args.bf16_full_eval,
+        "fp16_full_eval=True and bf16_full_eval=True exclude each other: keep one.",
+    )
+
+
+def check_workers(args: Any) -> None:
+    """Options of worker processes need worker processes."""
+    if args.dataloader_num_workers > 0:
+        return
+    for name in ("dataloader_persistent_workers", "dataloader_prefetch_factor", "dataloader_multiprocessing_context"):
+        value = getattr(args, name)
+        _refuse(value, f"{name}={value!r} needs worker processes: set dataloader_num_workers to 1 or more.")
+
+
+def check_words(args: Any) -> None:
+    """Arguments that take one of a few words."""
+    for name, choices in (
+        ("log_level", tuple(LOG_LEVELS)),
+        ("log_level_replica", tuple(LOG_LEVELS)),
+        ("train_sampling_strategy", tuple(member.value for member in SamplingStrategy)),
+        ("include_num_input_tokens_seen", ("no", "all", "non_padding")),
+        ("dataloader_multiprocessing_context", (None, *WORKER_START_METHODS)),
+        ("ddp_backend", (None, *DDP_BACKENDS)),
+    ):
+        value = getattr(args, name)
+        listed = ", ".join(repr(choice) for choice in choices)
+        _refuse(value not in choices, f"{name}={value!r} is not known; choose one of {listed}.")
+    unknown = set(args.include_for_metrics) - {"inputs", "loss"}
+    _refuse(unknown, f"include_for_metrics has {sorted(unknown)}; choose from 'inputs' and 'loss'.")
+
+
+def check_mappings(args: Any) -> None:
+    """Options must have become dicts by now."""
+    for name in ("lr_scheduler_kwargs", "gradient_checkpointing_kwargs", "liger_kernel_config"):
+        value = getattr(args, name)
+        _refuse(
+            value is not None and not isinstance(value, dict), f"{name}={value!r} must be a dict or JSON text of one."
+        )
+
+
+def check_trackers(args: Any) -> None:
+    """Every tracker named must be one we can write to."""
+    for name in args.report_to:
+        _refuse(
+            name in FOREIGN_TRACKERS,
+            f"report_to={name!r} is not built in yet: pass {FOREIGN_TRACKERS.get(name)} in callbacks= and leave "
+            f"{name!r} out of report_to.",
+        )
+        known = ", ".join(repr(word) for word in ("none", "all", *BUILT_IN_TRACKERS))
+        _refuse(name not in BUILT_IN_TRACKERS, f"report_to={name!r} is not known; choose from {known}.")
+
+
+def check_debug(args: Any) -> None:
+    """TPU debugging has no TPU."""
+    _refuse(
+        DebugOption.TPU_METRICS_DEBUG in args.debug,
+        'debug="tpu_metrics_debug" cannot be honoured: TPUs are not supported; remove it.',
+    )
+
+
+def check_native(args: Any) -> None:
+    """Our own arguments."""
+    if is_ours(args, "engine"):
+        _refuse(args.engine not in ENGINES, f"engine={args.engine!r} is not available; choose from {list(ENGINES)}.")
+    if is_ours(args, "profile") and args.profile is not None:
+        parse_profile(args.profile)
+    if is_ours(args, "max_tokens_per_batch"):
+        _at_least(args, "max_tokens_per_batch", 1)
+    if is_ours(args, "micro_batch") and args.micro_batch != "auto":
+        _at_least(args, "micro_batch", 1)
+
+
+CHECKS: tuple[Callable[[Any], None], ...] = (
+    check_sizes,
+    check_not_negative,
+    check_shares,
+    check_seeds,
+    check_length,
+    check_intervals,
+    check_best_model,
+    check_save_best,
+    check_metric_schedule,
+    check_precision,
+    check_workers,
+    check_words,
+    check_mappings,
+    check_trackers,
+    check_debug,
+    check_native,
+)
+
+
+def validate(args: Any) -> None:
+    """Refuse what cannot be meant. Touches no framework; ``check_device`` asks the hardware later."""
+    for check in CHECKS:
+        check(args)
+
+
+def check_device(args: Any) -> None:
+    """Refuse number formats the device does not have. Loads the framework, so it runs when a Trainer is built."""
+    probe = probe_for(args)
+    device = probe.device(args.use_cpu)
+    for name, supported, fix in (
+        ("bf16", probe.supports_bf16, "use fp16=True or full precision"),
+        ("bf16_full_eval", probe.supports_bf16, "use fp16_full_eval=True or full precision"),
+        ("fp16", probe.supports_fp16, "use bf16=True or full precision"),
+        ("fp16_full_eval", probe.supports_fp16, "use bf16_full_eval=True or full precision"),
+        ("tf32", probe.supports_tf32, "leave tf32 unset; it needs an NVIDIA GPU of the Ampere generation or newer"),
+    ):
+        _refuse(getattr(args, name) and not supported(device), f"{name}=True is not available on {device}: {fix}.")

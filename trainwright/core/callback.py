@@ -1,0 +1,177 @@
+"""Callbacks: how anything optional takes part in a run.
+
+The whole loop, with every event in its place (``tests/loop/test_event_order.py`` fires them in this order)::
+
+    Trainer(...)                                   on_init_end
+    train():
+        on_train_begin
+        evaluate, if eval_on_start
+        for each epoch:
+            on_epoch_begin
+            for each optimizer step:
+                on_step_begin                      should_log, should_evaluate, should_save = False
+                for each micro-batch:
+                    forward, backward
+                    on_substep_end                 after every micro-batch but the last
+                clip the gradients
+                on_pre_optimizer_step
+                optimizer.step()
+                on_optimizer_step
+                schedule, zero the gradients, global_step += 1
+                on_step_end                        callbacks switch what is due
+                if should_log:      log            on_log
+                if should_evaluate: evaluate       on_prediction_step (each batch), on_log, on_evaluate
+                if should_save:     save           on_save
+            on_epoch_end                           then log, evaluate, save again, if switched on
+        log the summary                            on_log
+        on_train_end
+    predict():                                     on_prediction_step (each batch), on_predict
+    push_to_hub():                                 on_push_begin
+
+A callback may return a control (its own or the one it was given) or nothing. Callbacks written for
+``transformers`` run unchanged: only the method names matter.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from trainwright.core.state import TrainerControl, TrainerState
+
+logger = logging.getLogger("trainwright")
+
+EVENTS = (
+    "on_init_end",
+    "on_train_begin",
+    "on_train_end",
+    "on_epoch_begin",
+    "on_epoch_end",
+    "on_step_begin",
+    "on_substep_end",
+    "on_pre_optimizer_step",
+    "on_optimizer_step",
+    "on_step_end",
+    "on_evaluate",
+    "on_predict",
+    "on_save",
+    "on_log",
+    "on_prediction_step",
+    "on_push_begin",
+)
+
+
+class TrainerCallback:
+    """Listens to a run; override the events you care about.
+
+    Every event receives ``args, state, control`` and, by keyword, ``model, processing_class, optimizer,
+    lr_scheduler, train_dataloader, eval_dataloader``; ``on_log`` also ``logs``, ``on_evaluate`` and ``on_predict``
+    also ``metrics``. Define ``state()`` (see ``ExportableState``) to be saved in checkpoints.
+
+    >>> class StopAt(TrainerCallback):
+    ...     def on_step_end(self, args, state, control, **kwargs):
+    ...         control.should_training_stop = state.global_step >= 3
+    """
+
+    #: Trackers set this: they hear an event after everyone else, so that they see what others changed in ``logs``.
+    listens_last = False
+
+    def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
+    def on_substep_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
+    def on_pre_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
+    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
+    def on_predict(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
+    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
+    def on_push_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
+
+
+def listens_to(callback: Any, event: str) -> bool:
+    """Whether ``callback`` does anything on ``event``: an inherited empty method is not listening."""
+    if event in getattr(callback, "__dict__", {}):
+        return True
+    for cls in type(callback).__mro__:
+        if event in vars(cls):
+            # transformers has a base class of the same name and with the same empty methods.
+            return cls.__name__ != "TrainerCallback"
+    return callable(getattr(callback, event, None))
+
+
+class CallbackHandler:
+    """The callbacks of one run, and a table event -> listeners, so that an event nobody hears costs one look-up."""
+
+    def __init__(self, callbacks: Iterable[Any] = (), **references: Any) -> None:
+        self.callbacks: list[Any] = []
+        #: What every event passes on by keyword.
+        self.references: dict[str, Any] = {
+            "model": None,
+            "processing_class": None,
+            "optimizer": None,
+            "lr_scheduler": None,
+            "train_dataloader": None,
+            "eval_dataloader": None,
+            **references,
+        }
+        self._listeners: dict[str, list[Callable[..., Any]]] = {}
+        for callback in callbacks:
+            self.add_callback(callback)
+
+    def __getattr__(self, name: str) -> Any:
+        # HF scripts read `trainer.callback_handler.model`, `.train_dataloader`, ...
+        references = self.__dict__.get("references", {})
+        if name in references:
+            return references[name]
+        raise AttributeError(name)
+
+    def add_callback(self, callback: Any) -> None:
+        """Add an instance, or an instance of a class given."""
+        added = callback() if isinstance(callback, type) else callback
+        if any(type(existing) is type(added) for existing in self.callbacks):
+            logger.warning("There are now two callbacks of class %s; both will be called.", type(added).__name__)
+        self.callbacks.append(added)
+        self.callbacks.sort(key=lambda c: bool(getattr(c, "listens_last", False)))
+        self._listeners.clear()
+
+    def pop_callback(self, callback: Any) -> Any:
+        """Remove and return the first callback of a class, or the instance; None when there is none."""
+        for existing in self.callbacks:
+            if isinstance(existing, callback) if isinstance(callback, type) else existing == callback:
+                self.callbacks.remove(existing)
+                self._listeners.clear()
+                return existing
+        return None
+
+    def remove_callback(self, callback: Any) -> None:
+        """Remove the first callback of a class, or the instance."""
+        self.pop_callback(callback)
+
+    @property
+    def callback_list(self) -> str:
+        return "\n".join(type(callback).__name__ for callback in self.callbacks)
+
+    def listeners(self, event: str) -> list[Callable[..., Any]]:
+        """Bound methods that hear ``event``, in calling order."""
+        found = self._listeners.get(event)
+        if found is None:
+            found = [getattr(callback, event) for callback in self.callbacks if listens_to(callback, event)]
+            self._listeners[event] = found
+        return found
+
+    def call_event(
+        self, event: str, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> TrainerControl:
+        """Call the listeners of ``event``; switches on a control that one returns are copied onto ours."""
+        for listener in self.listeners(event):
+            answer = listener(args, state, control, **self.references, **kwargs)
+            if answer is not None and answer is not control:
+                vars(control).update(vars(answer))
+        return control

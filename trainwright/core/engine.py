@@ -1,0 +1,56 @@
+"""The seam between the loop and a framework: a few verbs, and events between them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+
+class Portion(NamedTuple):
+    """One micro-batch's part in an optimizer step."""
+
+    #: Targets the micro-batch's mean loss is taken over; None where counting would wait for the device.
+    targets: Any
+    #: Its share of the step's targets: a float, or a scalar on the device.
+    weight: Any
+    #: Targets of the whole step.
+    step_targets: Any
+    #: Micro-batches in the step.
+    pieces: int
+
+
+class Engine(Protocol):
+    """How a framework trains. The loop calls these in the order they stand here."""
+
+    def count_targets(self, batch: Any) -> Any:
+        """What the mean loss of ``batch`` is taken over, before it goes to the device."""
+        ...
+
+    def forward_backward(self, batch: Any, portion: Portion, *, sync: bool) -> Any:
+        """Add ``portion.weight`` x gradient of the mean loss; returns weight x loss, on the device."""
+        ...
+
+    def finish_gradients(self, *, norm_wanted: bool) -> None:
+        """Unscale and clip; keeps the gradient norm for the log."""
+        ...
+
+    def apply_update(self) -> None:
+        """Optimizer, scaler, schedule."""
+        ...
+
+    def clear_gradients(self) -> None: ...
+
+    def train_mode(self) -> None:
+        """Back to training after anything that evaluates."""
+        ...
+
+    def record_loss(self, loss: Any) -> None:
+        """Keep a step's loss for the next log without waiting for the device; None if the step had no target."""
+        ...
+
+    def read_log(self) -> dict[str, float]:
+        """loss (mean since the last call), grad_norm and learning_rate; the only place that waits for the device."""
+        ...
+
+    def plateau_step(self, value: float) -> None:
+        """Tell a metric-driven schedule what the evaluation found."""
+        ...

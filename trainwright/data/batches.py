@@ -1,0 +1,205 @@
+"""Batch samplers that can start anywhere in an epoch without fetching a sample.
+
+``start_at(k)`` makes the next iteration begin with batch ``k``. Only indices are skipped; the dataset is never
+touched, so resuming late in an epoch costs no more than resuming at its start.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence, Sized
+from typing import Any
+
+import torch
+from torch.utils.data import Sampler
+
+from trainwright.data.order import Replay, mixed_seed, seeded, set_epoch_of
+
+# One window is sorted at a time. This many batches make neighbours in it similar in length, while a sample's company
+# still changes from epoch to epoch.
+_BATCHES_PER_WINDOW = 64
+# Keeps the shuffle of batches apart from other streams made from the same (seed, epoch).
+_SHUFFLE_STREAM = 0x5EED
+
+
+class ResumableBatches(Sampler[list[int]]):
+    """What both batch samplers share: the epoch, and where the next iteration starts."""
+
+    def __init__(self, sampler: Any, drop_last: bool) -> None:
+        self.sampler = sampler
+        self.drop_last = drop_last
+        self.epoch = 0
+        self._start = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+        set_epoch_of(self.sampler, epoch)
+
+    def start_at(self, batches: int) -> None:
+        """Let the next iteration, and only that one, skip this many batches."""
+        if batches < 0:
+            raise ValueError(f"start_at counts batches from 0, got {batches}")
+        self._start = batches
+
+    def __len__(self) -> int:
+        """Batches in the whole of the current epoch, whatever ``start_at`` was told."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[list[int]]:
+        # The offset is taken when the first batch is asked for, not when the iterator is made: torch's loader with
+        # workers makes two iterators and walks the second.
+        start, self._start = self._start, 0
+        yield from self._batches_from(start)
+
+    def _batches_from(self, start: int) -> Iterator[list[int]]:
+        raise NotImplementedError
+
+
+class FixedBatches(ResumableBatches):
+    """Batches of ``batch_size`` indices around any sampler."""
+
+    def __init__(self, sampler: Any, batch_size: int, drop_last: bool = False) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        super().__init__(sampler, drop_last)
+        self.batch_size = batch_size
+
+    def __len__(self) -> int:
+        if not isinstance(self.sampler, Sized):
+            raise TypeError(
+                f"the sampler {type(self.sampler).__name__} has no length, so its batches cannot be counted"
+            )
+        samples = len(self.sampler)
+        return samples // self.batch_size if self.drop_last else math.ceil(samples / self.batch_size)
+
+    def _batches_from(self, start: int) -> Iterator[list[int]]:
+        return self._cut(itertools.islice(iter(self.sampler), start * self.batch_size, None))
+
+    def _cut(self, indices: Iterator[int]) -> Iterator[list[int]]:
+        size, least = self.batch_size, self.batch_size if self.drop_last else 1
+        while len(batch := list(itertools.islice(indices, size))) >= least:
+            yield batch
+
+
+class ReplayedBatches(ResumableBatches):
+    """Makes a user's own batch sampler a function of (seed, epoch) that can start anywhere.
+
+    Its batches are listed at the start of the epoch, as indices; no sample is fetched for that.
+    """
+
+    def __init__(self, batch_sampler: Any, seed: int) -> None:
+        super().__init__(getattr(batch_sampler, "sampler", None), bool(getattr(batch_sampler, "drop_last", False)))
+        self.batch_sampler = batch_sampler
+        self.seed = seed
+        self._replay = Replay(batch_sampler, seed)
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler)
+
+    def _batches_from(self, start: int) -> Iterator[list[int]]:
+        set_epoch_of(self.sampler, self.epoch)
+        return iter(self._replay(self.epoch)[start:])
+
+
+class TokenBudgetBatches(ResumableBatches):
+    """Batches of as many samples as fit a budget: longest sample times rows, so padding too, within ``max_tokens``.
+
+    The sampler's order is cut into windows, each window is sorted by length and packed, and the batches of the epoch
+    are shuffled. What does not fill a batch moves on to the next window, so an epoch has at most one batch that could
+    have taken more.
+
+    Args:
+        sampler: The order of samples. One without ``set_epoch`` is made a function of (seed, epoch).
+        lengths: The length of every sample, by dataset index.
+        max_tokens: The budget of one batch.
+        seed: Shuffles the batches, together with the epoch.
+        drop_last: Leave out the one batch that is not full.
+        pad_to_multiple_of: What the collator pads to, so that its rounding up is inside the budget.
+    """
+
+    def __init__(
+        self,
+        sampler: Any,
+        lengths: Sequence[int],
+        max_tokens: int,
+        seed: int,
+        drop_last: bool = False,
+        pad_to_multiple_of: int | None = None,
+    ) -> None:
+        super().__init__(seeded(sampler, seed), drop_last)
+        multiple = pad_to_multiple_of or 1
+        # An empty sample still takes a row; counting it as one token keeps the number of rows finite.
+        self._widths = [math.ceil(max(length, 1) / multiple) * multiple for length in lengths]
+        self.max_tokens = max_tokens
+        self.seed = seed
+        self._counts: dict[int, int] = {}
+        self._plan: tuple[int, list[list[int]]] | None = None
+        self._refuse_what_never_fits(lengths)
+
+    def __len__(self) -> int:
+        return self.batches_in_epoch(self.epoch)
+
+    def batches_in_epoch(self, epoch: int) -> int:
+        """How many batches ``epoch`` has; epochs differ, since each packs its samples differently."""
+        if epoch not in self._counts:
+            self._planned(epoch)
+        return self._counts[epoch]
+
+    def _refuse_what_never_fits(self, lengths: Sequence[int]) -> None:
+        too_long = [index for index, width in enumerate(self._widths) if width > self.max_tokens]
+        if too_long:
+            first, others = too_long[0], len(too_long) - 1
+            more = f" ({others} more samples are too long as well)" if others else ""
+            raise ValueError(
+                f"sample {first} has length {lengths[first]}, padded to {self._widths[first]}, which exceeds the "
+                f"budget of {self.max_tokens} tokens per batch{more}; raise max_tokens_per_batch to at least "
+                f"{max(self._widths)}, or truncate the samples"
+            )
+
+    def _batches_from(self, start: int) -> Iterator[list[int]]:
+        return iter(self._planned(self.epoch)[start:])
+
+    def _planned(self, epoch: int) -> list[list[int]]:
+        if self._plan is None or self._plan[0] != epoch:
+            set_epoch_of(self.sampler, epoch)
+            try:
+                batches = self._pack([int(index) for index in self.sampler])
+            finally:
+                set_epoch_of(self.sampler, self.epoch)
+            generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch, _SHUFFLE_STREAM))
+            shuffled = torch.randperm(len(batches), generator=generator).tolist()
+            self._plan = (epoch, [batches[position] for position in shuffled])
+            self._counts[epoch] = len(batches)
+        return self._plan[1]
+
+    def _pack(self, order: list[int]) -> list[list[int]]:
+        window = self._window_size(order)
+        batches: list[list[int]] = []
+        pending: list[int] = []
+        for start in range(0, len(order), window):
+            full, pending = self._fill(pending + order[start : start + window])
+            batches += full
+        if pending and not self.drop_last:
+            batches.append(pending)
+        return batches
+
+    def _window_size(self, order: list[int]) -> int:
+        tokens = sum(self._widths[index] for index in order)
+        rows = self.max_tokens * len(order) / tokens if tokens else 1.0
+        return max(1, math.ceil(rows * _BATCHES_PER_WINDOW))
+
+    def _fill(self, indices: list[int]) -> tuple[list[list[int]], list[int]]:
+        """Full batches from ``indices``, and what was left over."""
+        full: list[list[int]] = []
+        batch: list[int] = []
+        room = 0
+        # Longest first: the width of a batch is settled by its first sample, and what is left over is short.
+        for index in sorted(indices, key=self._widths.__getitem__, reverse=True):
+            if not batch:
+                room = self.max_tokens // self._widths[index]
+            batch.append(index)
+            if len(batch) == room:
+                full.append(batch)
+                batch = []
+        return full, batch

@@ -1,0 +1,95 @@
+"""Training batches grouped by optimizer step, and where in the epoch they stand."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+logger = logging.getLogger("trainwright")
+
+Draw = Callable[[Iterator[Any], int], list[Any]]
+
+
+def take(iterator: Iterator[Any], count: int) -> list[Any]:
+    """The next ``count`` batches, fewer at the end."""
+    return list(islice(iterator, count))
+
+
+class TrainFeed:
+    """Implements ``core.run.Feed`` over a loader.
+
+    The position is ``(epoch, batches consumed in it)``: order is a function of seed and epoch, so that is all a resume
+    needs. ``draw`` may be a user's ``get_batch_samples``.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        accumulation: int,
+        batches_per_epoch: int | None,
+        *,
+        steps_if_unsized: int = 0,
+        draw: Draw = take,
+    ) -> None:
+        self.loader = loader
+        self.accumulation = accumulation
+        self.batches_per_epoch = batches_per_epoch
+        self.draw = draw
+        self.epoch = 0
+        self.consumed = 0
+        self._start = 0
+        # Without a length, an "epoch" in the progress display is the whole planned run, as in HF.
+        self._denominator = batches_per_epoch or max(steps_if_unsized * accumulation, 1)
+
+    def start_at(self, epoch: int, batches: int) -> None:
+        """Continue in ``epoch`` after ``batches`` batches."""
+        self.epoch = epoch
+        self._start = batches
+
+    def position(self) -> dict[str, int]:
+        """What ``start_at`` needs to continue from here; a finished epoch is the start of the next."""
+        if self.batches_per_epoch is not None and self.consumed >= self.batches_per_epoch:
+            return {"epoch": self.epoch + 1, "batches": 0}
+        return {"epoch": self.epoch, "batches": self.consumed}
+
+    def groups(self) -> Iterator[list[Any]]:
+        set_epoch(self.loader, self.epoch)
+        if self.batches_per_epoch is not None:
+            # Batches by token budget differ in number from epoch to epoch.
+            self.batches_per_epoch = self._denominator = len(self.loader)
+        skip, self._start = self._start, 0
+        self.consumed = skip
+        iterator = self._iterator_after(skip)
+        while group := self.draw(iterator, self.accumulation):
+            self.consumed += len(group)
+            yield group
+
+    def _iterator_after(self, skip: int) -> Iterator[Any]:
+        """Batches after the first ``skip``: by index where the sampler can, else by reading past them."""
+        if skip and hasattr(self.loader, "start_at"):
+            self.loader.start_at(skip)
+            return iter(self.loader)
+        iterator = iter(self.loader)
+        if skip:
+            logger.info("Resuming reads past %d batches: this loader cannot start in the middle.", skip)
+            next(islice(iterator, skip, skip), None)
+        return iterator
+
+    def epoch_progress(self) -> float:
+        return self.epoch + self.consumed / self._denominator
+
+    def on_last_group(self) -> bool:
+        return self.batches_per_epoch is not None and self.consumed >= self.batches_per_epoch
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Tell whatever in ``loader`` shuffles by epoch which epoch it is; ours passes it on by itself."""
+    if hasattr(loader, "set_epoch"):
+        loader.set_epoch(epoch)
+        return
+    for part in ("batch_sampler", "sampler", "dataset"):
+        method = getattr(getattr(loader, part, None), "set_epoch", None)
+        if callable(method):
+            method(epoch)

@@ -1,0 +1,298 @@
+"""Loaders: a dataset, an order of batches and a collator, brought together.
+
+    order.py (which sample is next) -> batches.py (which samples make a batch) -> Loader (fetch, collate)
+
+A loader draws nothing from the global random generators: it owns one, seeded anew for each epoch, from which torch
+seeds Python, numpy and torch in every worker.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from trainwright.data.batches import FixedBatches, ResumableBatches, TokenBudgetBatches
+from trainwright.data.columns import DropColumnsCollator
+from trainwright.data.lengths import sample_lengths
+from trainwright.data.order import (
+    LengthGroupedOrder,
+    LengthSortedOrder,
+    Order,
+    RandomOrder,
+    SequentialOrder,
+    mixed_seed,
+    seeded,
+    set_epoch_of,
+)
+
+logger = logging.getLogger("trainwright")
+
+Collate = Callable[[list[Any]], Any]
+
+
+class Loader(DataLoader[Any]):
+    """torch's ``DataLoader``, told the epoch and where in it to start.
+
+    Without workers and pinning it yields batches from a plain generator: the same batches as torch's iterator, without
+    its fixed cost for each of them.
+    """
+
+    def __init__(self, dataset: Any, *, seed: int = 0, **options: Any) -> None:
+        options.setdefault("generator", torch.Generator())
+        super().__init__(dataset, **options)
+        self._seed = seed
+        self._epoch = 0
+        self._skip = 0
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    @property
+    def sample_order(self) -> list[int] | None:
+        """The dataset index of each row the loader yields; None when that is plain dataset order (or unknowable)."""
+        sampler = getattr(self.batch_sampler, "sampler", None)
+        if not isinstance(sampler, Order) or isinstance(sampler, SequentialOrder):
+            return None
+        return sampler.indices()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the batch sampler, and a dataset that shuffles itself (Hugging Face's streaming ones), the epoch."""
+        self._epoch = epoch
+        set_epoch_of(self.batch_sampler, epoch)
+        set_epoch_of(self.dataset, epoch)
+
+    def start_at(self, batches: int) -> None:
+        """Skip this many batches in the next iteration.
+
+        Samples of a map-style dataset are skipped without being fetched. An iterable dataset offers no way around
+        producing them, so they are produced and thrown away.
+        """
+        if isinstance(self.batch_sampler, ResumableBatches):
+            self.batch_sampler.start_at(batches)
+        else:
+            self._skip = batches
+
+    def __iter__(self) -> Any:
+        if self.generator is not None:
+            # By (seed, epoch) and not by how often this was iterated, so a resumed run seeds its workers alike.
+            self.generator.manual_seed(mixed_seed(self._seed, self._epoch))
+        skip, self._skip = self._skip, 0
+        batches: Iterator[Any]
+        if self.batch_sampler is not None and self._is_lean():
+            batches = self._lean_batches(iter(self.batch_sampler))
+        else:
+            batches = super().__iter__()
+        if isinstance(self.collate_fn, DropColumnsCollator) and self.num_workers > 0:
+            # The workers of this epoch have their copies and one of them speaks; those of later epochs need not.
+            self.collate_fn.has_spoken = True
+        for _ in range(skip):
+            next(batches, None)
+        return batches
+
+    def _is_lean(self) -> bool:
+        is_iterable = isinstance(self.dataset, IterableDataset)
+        return self.num_workers == 0 and not self.pin_memory and not is_iterable
+
+    def _lean_batches(self, batches: Iterator[list[int]]) -> Iterator[Any]:
+        dataset, collate = self.dataset, self.collate_fn
+        fetch_many = getattr(dataset, "__getitems__", None)
+        if fetch_many:
+            for indices in batches:
+                yield collate(fetch_many(indices))
+        else:
+            for indices in batches:
+                yield collate([dataset[index] for index in indices])
+
+
+class _Iterated(IterableDataset[Any]):
+    """Lets torch iterate an object that has ``__iter__`` and no index, but is none of its ``IterableDataset``s."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.source)
+
+    def set_epoch(self, epoch: int) -> None:
+        set_epoch_of(self.source, epoch)
+
+
+class _SizedIterated(_Iterated):
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+def train_loader(
+    dataset: Any,
+    *,
+    batch_size: int,
+    collate: Collate,
+    args: Any,
+    batch_sampler: Any | None = None,
+) -> Loader:
+    """The loader of training.
+
+    Args:
+        dataset: Map-style (a list will do), or iterable: torch's, Hugging Face's streaming, or any object with
+            ``__iter__``.
+        batch_size: Samples in a batch, where ``batch_sampler`` does not say.
+        collate: Makes a batch of a list of samples.
+        args: Training arguments, by Hugging Face's names.
+        batch_sampler: Which samples make a batch, for a map-style dataset; ``train_batches`` decides if not given.
+    """
+    if is_iterable(dataset):
+        source = _as_iterable(dataset, args.dataloader_num_workers)
+        return _loader(source, collate, args, batch_size=batch_size, drop_last=args.dataloader_drop_last)
+    if batch_sampler is None:
+        batch_sampler = train_batches(dataset, batch_size, args)
+    return _loader(dataset, collate, args, batch_sampler=batch_sampler)
+
+
+def eval_loader(
+    dataset: Any, *, collate: Collate, args: Any, sampler: Any | None = None, batch_size: int | None = None
+) -> Loader:
+    """The loader of evaluation and prediction: every sample once, in dataset order or that of ``sampler``.
+
+    ``sample_order`` says which row is which sample. The last batch is kept unless ``dataloader_drop_last`` asks
+    otherwise; that of an iterable dataset is always kept.
+    """
+    size = args.per_device_eval_batch_size if batch_size is None else batch_size
+    if is_iterable(dataset):
+        return _loader(_as_iterable(dataset, args.dataloader_num_workers), collate, args, batch_size=size)
+    order = SequentialOrder(len(dataset)) if sampler is None else sampler
+    return _loader(dataset, collate, args, batch_sampler=FixedBatches(order, size, args.dataloader_drop_last))
+
+
+def eval_order(dataset: Any, args: Any, model_input_name: str = "input_ids") -> Order:
+    """As the samples stand or, where training groups by length, longest first, to save padding."""
+    if getattr(args, "train_sampling_strategy", "random") == "group_by_length":
+        return LengthSortedOrder(sample_lengths(dataset, args.length_column_name, model_input_name))
+    return SequentialOrder(len(dataset))
+
+
+def train_order(dataset: Any, args: Any, model_input_name: str = "input_ids") -> Order:
+    """The order that ``train_sampling_strategy`` asks for."""
+    strategy = getattr(args, "train_sampling_strategy", "random")
+    if strategy == "sequential":
+        return SequentialOrder(len(dataset))
+    if strategy == "group_by_length" and not getattr(args, "max_tokens_per_batch", None):
+        lengths = sample_lengths(dataset, args.length_column_name, model_input_name)
+        # The batches of one optimizer step are padded apart but counted together, so they are grouped together.
+        group = args.per_device_train_batch_size * args.gradient_accumulation_steps
+        return LengthGroupedOrder(lengths, group, data_seed(args))
+    if strategy not in ("random", "group_by_length"):
+        raise ValueError(f"train_sampling_strategy={strategy!r} is not one of random, sequential, group_by_length")
+    return RandomOrder(len(dataset), data_seed(args))
+
+
+def train_batches(
+    dataset: Any,
+    batch_size: int,
+    args: Any,
+    *,
+    sampler: Any | None = None,
+    model_input_name: str = "input_ids",
+    pad_to_multiple_of: int | None = None,
+) -> FixedBatches | TokenBudgetBatches:
+    """The batches of training that ``args`` ask for, over the samples in the order of ``sampler``.
+
+    ``max_tokens_per_batch`` makes batches by token budget instead of ``batch_size``. ``dataset`` must still have its
+    length column.
+    """
+    seed = data_seed(args)
+    order = train_order(dataset, args, model_input_name) if sampler is None else seeded(sampler, seed)
+    budget = getattr(args, "max_tokens_per_batch", None)
+    if budget:
+        lengths = sample_lengths(dataset, args.length_column_name, model_input_name)
+        return TokenBudgetBatches(order, lengths, budget, seed, args.dataloader_drop_last, pad_to_multiple_of)
+    return FixedBatches(order, batch_size, args.dataloader_drop_last)
+
+
+def data_seed(args: Any) -> int:
+    """``args.data_seed`` where set, else ``args.seed``."""
+    chosen = getattr(args, "data_seed", None)
+    return int(args.seed if chosen is None else chosen)
+
+
+def is_iterable(dataset: Any) -> bool:
+    """Whether samples come by iterating only."""
+    if isinstance(dataset, IterableDataset):
+        return True
+    return hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
+
+
+def has_length(dataset: Any) -> bool:
+    """Whether ``len(dataset)`` gives a number."""
+    try:
+        return len(dataset) is not None
+    except (TypeError, AttributeError, NotImplementedError):
+        # Ray's datasets raise AttributeError, and some base classes define a __len__ that only raises.
+        return False
+
+
+def num_examples(loader: Any) -> int:
+    """Samples in one pass of ``loader``; where its dataset has no length, batches times batch size."""
+    dataset = getattr(loader, "dataset", None)
+    if dataset is not None and has_length(dataset):
+        return len(dataset)
+    return len(loader) * (getattr(loader, "batch_size", None) or 1)
+
+
+def batch_rows(batch: Any) -> int | None:
+    """Rows of a batch: the first dimension of the first tensor or array found in it; None if there is none."""
+    if isinstance(batch, (torch.Tensor, np.ndarray)):
+        return batch.shape[0] if batch.ndim else None
+    if isinstance(batch, Mapping):
+        parts: Iterable[Any] = batch.values()
+    elif isinstance(batch, (list, tuple)):
+        parts = batch
+    else:
+        parts = getattr(batch, "__dict__", {}).values()
+    for part in parts:
+        rows = batch_rows(part)
+        if rows is not None:
+            return rows
+    return None
+
+
+def _loader(dataset: Any, collate: Collate, args: Any, **batching: Any) -> Loader:
+    rank = int(getattr(args, "process_index", 0) or 0)
+    return Loader(
+        dataset,
+        # Ranks see different samples and must not augment them alike.
+        seed=mixed_seed(data_seed(args), rank),
+        collate_fn=collate,
+        num_workers=args.dataloader_num_workers,
+        # Pinning serves copies to a GPU; without one torch warns and ignores it.
+        pin_memory=bool(args.dataloader_pin_memory) and torch.cuda.is_available(),
+        persistent_workers=args.dataloader_persistent_workers,
+        prefetch_factor=args.dataloader_prefetch_factor,
+        multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None),
+        in_order=getattr(args, "dataloader_in_order", True),
+        **batching,
+    )
+
+
+def _as_iterable(dataset: Any, workers: int) -> IterableDataset[Any]:
+    if not isinstance(dataset, IterableDataset):
+        if isinstance(dataset, Iterator):
+            raise ValueError(
+                f"a {type(dataset).__name__} can be iterated only once, so it cannot serve several epochs or a resumed "
+                "run; give an object whose __iter__ starts afresh, or datasets.IterableDataset.from_generator(...)"
+            )
+        dataset = _SizedIterated(dataset) if has_length(dataset) else _Iterated(dataset)
+    if workers > 1 and not hasattr(dataset, "column_names"):
+        # Hugging Face's streaming datasets share the work out by themselves.
+        logger.warning(
+            "%d workers each iterate the whole of %s unless its __iter__ shares the samples out with "
+            "torch.utils.data.get_worker_info(); set dataloader_num_workers to 0 or 1 if it does not.",
+            workers,
+            type(getattr(dataset, "source", dataset)).__name__,
+        )
+    return dataset

@@ -1,0 +1,202 @@
+"""The order in which the samples of an epoch are visited: a function of (seed, epoch) and of nothing else.
+
+Every order owns its random numbers, so building or walking one never moves torch's global generator, and the order is
+the same whatever else the process has drawn, with any number of workers, and after a restart.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import random
+from collections.abc import Generator, Iterator, Sequence, Sized
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import RandomSampler, Sampler
+
+# Mega-batches of at most this many batches keep sorting cheap and leave enough randomness between them.
+_BATCHES_PER_MEGABATCH = 50
+# A small dataset is cut into about this many mega-batches, so that its batches still change between epochs.
+_FEWEST_MEGABATCHES = 4
+
+
+def mixed_seed(*parts: int) -> int:
+    """A 63-bit seed in which every bit depends on every part.
+
+    Adding parts up would make (seed 1, epoch 0) and (seed 0, epoch 1) the same stream.
+    """
+    digest = hashlib.blake2b(repr(tuple(map(int, parts))).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def set_epoch_of(thing: Any, epoch: int) -> None:
+    """Tell ``thing`` the epoch, if it wants to know."""
+    method = getattr(thing, "set_epoch", None)
+    if callable(method):
+        method(epoch)
+
+
+class Order(Sampler[int]):
+    """An order over ``n`` samples that is told the epoch and is otherwise fixed."""
+
+    def __init__(self, n: int) -> None:
+        if n < 0:
+            raise ValueError(f"an order needs a sample count of at least 0, got {n}")
+        self.n = n
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def indices(self) -> list[int]:
+        """The whole order of the current epoch."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.indices())
+
+
+class SequentialOrder(Order):
+    """0, 1, 2, ... in every epoch."""
+
+    def indices(self) -> list[int]:
+        return list(range(self.n))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.n))
+
+
+class RandomOrder(Order):
+    """A fresh permutation each epoch.
+
+    The generator is seeded with ``seed + epoch``, which is what Accelerate does for Hugging Face's Trainer: a script
+    moved here sees its samples in the order it had there.
+    """
+
+    def __init__(self, n: int, seed: int) -> None:
+        super().__init__(n)
+        self.seed = seed
+
+    def indices(self) -> list[int]:
+        return _permutation(self.n, self.seed + self.epoch).tolist()
+
+
+class LengthGroupedOrder(Order):
+    """Neighbours have similar lengths, so that batches cut from this order need little padding.
+
+    A permutation is cut into mega-batches and each is sorted, longest first. The longest sample of all is then moved to
+    the very front: a model that cannot hold it runs out of memory in the first step and not an hour later.
+    """
+
+    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int) -> None:
+        super().__init__(len(lengths))
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+        self.lengths = lengths
+        self.batch_size = batch_size
+        self.seed = seed
+
+    def indices(self) -> list[int]:
+        if self.n == 0:
+            return []
+        permutation = _permutation(self.n, self.seed + self.epoch).tolist()
+        batches = min(self.n // (self.batch_size * _FEWEST_MEGABATCHES), _BATCHES_PER_MEGABATCH)
+        size = max(batches, 1) * self.batch_size
+        order: list[int] = []
+        for start in range(0, self.n, size):
+            # `reverse=True` keeps ties in their shuffled order, so equal lengths still mix between epochs.
+            order += sorted(permutation[start : start + size], key=self.lengths.__getitem__, reverse=True)
+        # Each mega-batch starts with its longest sample, so only those can be the longest of all.
+        longest = max(range(0, self.n, size), key=lambda position: self.lengths[order[position]])
+        order[0], order[longest] = order[longest], order[0]
+        return order
+
+
+class LengthSortedOrder(Order):
+    """Longest first, the same in every epoch: what evaluation wants, where randomness has no use."""
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        super().__init__(len(lengths))
+        self.lengths = lengths
+
+    def indices(self) -> list[int]:
+        return sorted(range(self.n), key=self.lengths.__getitem__, reverse=True)
+
+
+class Replay:
+    """Runs an iterable to its end so that what it draws at random is a function of (seed, epoch).
+
+    Global generators are seeded for the epoch and put back afterwards. A generator that the iterable was given starts
+    from its own seed plus the epoch.
+    """
+
+    def __init__(self, source: Any, seed: int) -> None:
+        self.source = source
+        self.seed = seed
+        # A batch sampler draws through the sampler inside it.
+        generator = getattr(source, "generator", None) or getattr(getattr(source, "sampler", None), "generator", None)
+        self._generator = generator if isinstance(generator, torch.Generator) else None
+        # Read once: seeding the generator for an epoch overwrites what it reports.
+        self._generator_seed = self._generator.initial_seed() if self._generator is not None else 0
+
+    def __call__(self, epoch: int) -> list[Any]:
+        set_epoch_of(self.source, epoch)
+        if self._generator is not None:
+            self._generator.manual_seed(self._generator_seed + epoch)
+        with _global_generators_seeded(mixed_seed(self.seed, epoch)):
+            return list(self.source)
+
+
+class SeededOrder(Order):
+    """Makes the order of a user's own sampler a function of (seed, epoch), by ``Replay``."""
+
+    def __init__(self, sampler: Any, seed: int) -> None:
+        if not isinstance(sampler, Sized):
+            raise ValueError(
+                f"the sampler {type(sampler).__name__} has no length, so its order cannot be repeated after a restart; "
+                "give it a __len__, or a set_epoch(epoch) method that fixes its order"
+            )
+        super().__init__(len(sampler))
+        self.sampler = sampler
+        self.seed = seed
+        self._replay = Replay(sampler, seed)
+
+    def indices(self) -> list[int]:
+        return [int(index) for index in self._replay(self.epoch)]
+
+
+def seeded(sampler: Any, seed: int) -> Any:
+    """``sampler`` itself when it knows epochs, else an order of (seed, epoch) that does what it does."""
+    if callable(getattr(sampler, "set_epoch", None)):
+        return sampler
+    if type(sampler) is RandomSampler and sampler.generator is None and not sampler.replacement:
+        count = len(sampler.data_source)
+        if sampler.num_samples == count:
+            # What Accelerate turns it into, so the same order as under Hugging Face's Trainer.
+            return RandomOrder(count, seed)
+    return SeededOrder(sampler, seed)
+
+
+def _permutation(n: int, seed: int) -> torch.Tensor:
+    return torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+
+
+@contextlib.contextmanager
+def _global_generators_seeded(seed: int) -> Generator[None, None, None]:
+    """Python's, numpy's and torch's global generators start at ``seed`` inside, and are as before outside."""
+    python, numpy_state = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            # `torch.manual_seed` would also reseed CUDA, which fork_rng(devices=[]) does not put back.
+            torch.default_generator.manual_seed(seed)
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy_state)

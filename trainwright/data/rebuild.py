@@ -1,0 +1,51 @@
+"""Loaders people bring, made resumable."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import Any
+
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+
+from trainwright.data.batches import FixedBatches, ReplayedBatches, ResumableBatches
+from trainwright.data.loader import Loader
+from trainwright.data.order import seeded
+
+
+def resumable_loader(loader: Any, seed: int) -> Any:
+    """A ``Loader`` that does what a user's map-style ``DataLoader`` does, in an order of (seed, epoch).
+
+    Dataset, sampler, collator and worker settings are kept. Anything else comes back as it is: an iterable dataset, a
+    loader that is not torch's (or a subclass, which may do things of its own), batches without end or without batching.
+    """
+    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+        return loader
+    batches = _resumable(loader.batch_sampler, seed)
+    if batches is None:
+        return loader
+    return Loader(
+        loader.dataset,
+        seed=seed,
+        batch_sampler=batches,
+        collate_fn=loader.collate_fn,
+        num_workers=loader.num_workers,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        # torch fills in a factor for workers and accepts none without them; what it holds is what it takes.
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+        in_order=loader.in_order,
+    )
+
+
+def _resumable(batch_sampler: Any, seed: int) -> ResumableBatches | None:
+    if isinstance(batch_sampler, ResumableBatches):
+        return batch_sampler
+    if type(batch_sampler) is BatchSampler:
+        sampler = batch_sampler.sampler
+        if hasattr(sampler, "set_epoch") or isinstance(sampler, Sized):
+            return FixedBatches(seeded(sampler, seed), batch_sampler.batch_size, batch_sampler.drop_last)
+        return None
+    return ReplayedBatches(batch_sampler, seed) if isinstance(batch_sampler, Sized) else None

@@ -1,0 +1,185 @@
+"""The torch engine: gradients, updates and evaluation outputs of one device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from trainwright.core.engine import Portion
+from trainwright.engines.torch.meter import LossMeter
+from trainwright.engines.torch.precision import Precision
+from trainwright.engines.torch.schedules import needs_metric
+from trainwright.engines.torch.targets import count_rows
+
+
+class TorchEngine:
+    """Implements ``core.engine.Engine`` for a ``torch.nn.Module``.
+
+    ``training_step(batch, portion)`` runs forward and backward (through :meth:`backward`) and returns weight x loss;
+    ``count_targets(batch)`` says what a batch's mean loss is taken over. Both come from the front door.
+    """
+
+    def __init__(
+        self,
+        *,
+        device: torch.device,
+        precision: Precision,
+        max_grad_norm: float,
+        skip_nonfinite_logs: bool,
+        training_step: Callable[[Any, Portion], Tensor | None],
+        count_targets: Callable[[Any], Any],
+    ) -> None:
+        self.device = device
+        self.precision = precision
+        self.max_grad_norm = max_grad_norm
+        self.count_targets = count_targets
+        self.meter = LossMeter(skip_nonfinite=skip_nonfinite_logs)
+        self._training_step = training_step
+        self._grad_norm: Tensor | None = None
+        self._step_lr: float | None = None
+
+    def attach(self, model: nn.Module, optimizer: Any, scheduler: Any) -> None:
+        """Take the model as it will be called, and what updates it."""
+        self.model = model
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+        # In the model's order, not the optimizer's: a norm's last bit depends on the order of summation.
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self._steps_with_metric = needs_metric(scheduler)
+
+    # ---- one optimizer step, in the order the loop calls it
+
+    def forward_backward(self, batch: Any, portion: Portion, *, sync: bool) -> Tensor | None:
+        return self._training_step(batch, portion)
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients of ``loss``, scaled where fp16 needs it."""
+        if self.precision.scaler is not None:
+            loss = self.precision.scaler.scale(loss)
+        loss.backward()
+
+    def finish_gradients(self, *, norm_wanted: bool) -> None:
+        if self.precision.scaler is not None:
+            self.precision.scaler.unscale_(self.optimizer)
+        if self.max_grad_norm > 0:
+            self._grad_norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
+        elif norm_wanted:
+            gradients = [p.grad for p in self.parameters if p.grad is not None]
+            self._grad_norm = nn.utils.get_total_norm(gradients)
+        else:
+            self._grad_norm = None
+
+    def apply_update(self) -> None:
+        scaler = self.precision.scaler
+        if scaler is None:
+            self.optimizer.step()
+        else:
+            scale_before = scaler.get_scale()
+            scaler.step(self.optimizer)
+            scaler.update()
+            if scaler.get_scale() < scale_before:
+                # The gradients overflowed and the optimizer was not called: the schedule waits too, as in HF.
+                self._step_lr = self.learning_rate()
+                return
+        self._step_lr = self.learning_rate()
+        if self.scheduler is not None and not self._steps_with_metric:
+            self._advance_schedule()
+
+    def _advance_schedule(self) -> None:
+        """Step the schedule; a rate that a callback set holds until the schedule's own value changes."""
+        groups = self.optimizer.param_groups
+        scheduled = getattr(self.scheduler, "_last_lr", None)
+        held = [group["lr"] for group in groups]
+        self.scheduler.step()
+        if scheduled is None or held == scheduled:
+            return
+        for group, rate, before in zip(groups, held, scheduled, strict=True):
+            if rate != before and group["lr"] == before:
+                group["lr"] = rate
+
+    def clear_gradients(self) -> None:
+        self.optimizer.zero_grad()
+
+    def train_mode(self) -> None:
+        self.model.train()
+        # Schedule-free optimizers keep two sets of weights and must be told which are wanted.
+        if callable(getattr(self.optimizer, "train", None)):
+            self.optimizer.train()
+
+    def eval_mode(self, model: nn.Module) -> None:
+        model.eval()
+        if callable(getattr(getattr(self, "optimizer", None), "eval", None)):
+            self.optimizer.eval()
+
+    # ---- what the log says
+
+    def record_loss(self, loss: Tensor | None) -> None:
+        if loss is not None:
+            self.meter.add(loss)
+
+    def read_log(self) -> dict[str, float]:
+        logs = {"loss": self.meter.read()}
+        if self._grad_norm is not None:
+            logs["grad_norm"] = float(self._grad_norm)
+        rate = self.learning_rate() if self._step_lr is None else self._step_lr
+        logs["learning_rate"] = float(rate)
+        return logs
+
+    def learning_rate(self) -> float:
+        """The first group's rate, as a float or, for fused and compiled optimizers, a scalar tensor."""
+        return self.optimizer.param_groups[0]["lr"]
+
+    def plateau_step(self, value: float) -> None:
+        if self._steps_with_metric:
+            self.scheduler.step(value)
+
+    # ---- moving values
+
+    def to_device(self, value: Any) -> Any:
+        """Nested tensors on the run's device."""
+        return move(value, self.device)
+
+    def rows(self, batch: Any) -> int:
+        return count_rows(batch)
+
+    def to_host(self, value: Any) -> Any:
+        return to_numpy(value)
+
+    def weighted_mean(self, losses: list[Any], weights: list[Any]) -> float:
+        """Sum of loss x weight over sum of weights, in float64, with one wait for the device."""
+        stacked = torch.stack([loss.reshape(()) for loss in losses]).double()
+        if any(isinstance(weight, Tensor) for weight in weights):
+            counts = torch.stack([torch.as_tensor(w, device=stacked.device) for w in weights]).double()
+        else:
+            counts = torch.tensor(weights, dtype=torch.float64, device=stacked.device)
+        products = torch.where(counts > 0, stacked * counts, 0.0)
+        return float(products.sum() / counts.sum())
+
+
+def move(value: Any, device: torch.device) -> Any:
+    """Tensors of nested dicts, lists and tuples on ``device``; copies from pinned memory do not wait."""
+    if isinstance(value, Tensor):
+        return value if value.device == device else value.to(device, non_blocking=True)
+    if isinstance(value, Mapping):
+        moved = {key: move(item, device) for key, item in value.items()}
+        return moved if type(value) is dict else type(value)(moved)
+    if isinstance(value, (list, tuple)):
+        items = [move(item, device) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
+
+
+def to_numpy(value: Any) -> Any:
+    """Numpy arrays in place of tensors; bfloat16, which numpy lacks, as float32."""
+    if isinstance(value, Tensor):
+        tensor = value.detach()
+        return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
+    if isinstance(value, Mapping):
+        return {key: to_numpy(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(to_numpy(item) for item in value) if not hasattr(value, "_fields") else tuple(map(to_numpy, value))
+    return np.asarray(value) if np.isscalar(value) else value

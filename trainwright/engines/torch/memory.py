@@ -1,0 +1,66 @@
+"""Memory: what a stage used, and what is held now."""
+
+from __future__ import annotations
+
+import gc
+from pathlib import Path
+
+import torch
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is in RAM; 0 where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+    import resource
+
+    return pages * resource.getpagesize()
+
+
+def peak_resident_bytes() -> int:
+    """The most memory this process ever had in RAM."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class MemoryReport:
+    """``skip_memory_metrics=False``: how much each of init, train, evaluate and predict allocated.
+
+    The keys are HF's: ``<stage>_mem_cpu_alloc_delta`` is what stayed, ``..._peaked_delta`` what was needed on top for a
+    while; the same with ``gpu``.
+    """
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
+        self._stages: dict[str, tuple[int, int]] = {}
+
+    def start(self, stage: str) -> None:
+        if not self.enabled:
+            return
+        gc.collect()
+        gpu = 0
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+            gpu = torch.cuda.memory_allocated()
+        self._stages[stage] = (resident_bytes(), gpu)
+
+    def stop(self, stage: str) -> dict[str, int]:
+        """Metrics of ``stage``; empty when switched off."""
+        if not self.enabled or stage not in self._stages:
+            return {}
+        cpu_before, gpu_before = self._stages.pop(stage)
+        cpu_peak = peak_resident_bytes()
+        gc.collect()
+        cpu = resident_bytes()
+        metrics = {
+            f"{stage}_mem_cpu_alloc_delta": cpu - cpu_before,
+            f"{stage}_mem_cpu_peaked_delta": max(0, cpu_peak - max(cpu, cpu_before)),
+        }
+        if torch.cuda.is_available():
+            gpu = torch.cuda.memory_allocated()
+            metrics[f"{stage}_mem_gpu_alloc_delta"] = gpu - gpu_before
+            metrics[f"{stage}_mem_gpu_peaked_delta"] = max(0, torch.cuda.max_memory_allocated() - gpu)
+        return metrics

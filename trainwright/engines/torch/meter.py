@@ -1,0 +1,93 @@
+"""Losses between two logs, kept on the device."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+logger = logging.getLogger("trainwright")
+
+#: Losses held as single tensors before they are summed, so that a run that never logs does not collect millions.
+_CHUNK = 1024
+
+
+class LossMeter:
+    """Adds up step losses without touching them: recording a step costs one list append and no kernel.
+
+    With ``skip_nonfinite`` (HF's ``logging_nan_inf_filter``) a NaN or infinite loss is left out of the mean and said;
+    an interval with nothing finite logs NaN, never 0.
+    """
+
+    def __init__(self, *, skip_nonfinite: bool) -> None:
+        self.skip_nonfinite = skip_nonfinite
+        self._recent: list[Tensor] = []
+        self._sum: Tensor | None = None
+        self._finite: Tensor | None = None
+        self._steps = 0
+        #: Over the whole run.
+        self.total = 0.0
+        self.total_steps = 0
+
+    def add(self, loss: Tensor) -> None:
+        self._recent.append(loss)
+        self._steps += 1
+        if len(self._recent) >= _CHUNK:
+            self._fold()
+
+    def _fold(self) -> None:
+        losses = torch.stack(self._recent).double()
+        self._recent.clear()
+        finite = torch.isfinite(losses)
+        kept = torch.where(finite, losses, 0.0).sum() if self.skip_nonfinite else losses.sum()
+        count = finite.sum()
+        self._sum = kept if self._sum is None else self._sum + kept
+        self._finite = count if self._finite is None else self._finite + count
+
+    def read(self) -> float:
+        """Mean loss since the last call; waits for the device."""
+        if self._steps == 0:
+            return math.nan
+        if self._recent:
+            self._fold()
+        assert self._sum is not None
+        assert self._finite is not None
+        total, finite = float(self._sum), int(self._finite)
+        counted = finite if self.skip_nonfinite else self._steps
+        if finite < self._steps:
+            logger.warning("%d of the last %d steps had a loss that is NaN or infinite.", self._steps - finite, self._steps)
+        self.total += total
+        self.total_steps += counted
+        self._sum = self._finite = None
+        self._steps = 0
+        return total / counted if counted else math.nan
+
+    def overall(self) -> float:
+        """Mean loss of all steps of the run."""
+        if self._steps:
+            self.read()
+        return self.total / self.total_steps if self.total_steps else math.nan
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps, as JSON; reading it waits for the device, as saving does anyway."""
+        if self._recent:
+            self._fold()
+        return {
+            "sum": None if self._sum is None else float(self._sum),
+            "finite": None if self._finite is None else int(self._finite),
+            "steps": self._steps,
+            "total": self.total,
+            "total_steps": self.total_steps,
+        }
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        """Continue where ``state_dict`` left off, so that the first log after a resume covers its whole interval."""
+        self._recent.clear()
+        if state["sum"] is not None:
+            self._sum = torch.tensor(state["sum"], dtype=torch.float64, device=device)
+            self._finite = torch.tensor(state["finite"], device=device)
+        self._steps = state["steps"]
+        self.total, self.total_steps = state["total"], state["total_steps"]

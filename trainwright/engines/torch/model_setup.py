@@ -1,0 +1,86 @@
+"""Changes to a model before training that arguments ask for: checkpointing, NEFTune, compile, Liger kernels."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainwright.engines.torch.targets import base_model
+
+logger = logging.getLogger("trainwright")
+
+
+def enable_gradient_checkpointing(model: nn.Module, kwargs: dict[str, Any] | None) -> None:
+    """Recompute activations in the backward pass instead of keeping them."""
+    enable = getattr(model, "gradient_checkpointing_enable", None)
+    if not callable(enable):
+        raise ValueError(
+            f"gradient_checkpointing=True, but {type(model).__name__} has no gradient_checkpointing_enable(). Define it "
+            "(wrap blocks in torch.utils.checkpoint.checkpoint), or set gradient_checkpointing=False."
+        )
+    options = dict(kwargs or {})
+    own = {name: options.pop(name) for name in ("every_n_layers", "offload") if name in options}
+    # The reentrant variant needs inputs that require gradients and runs hooks twice; torch advises against it.
+    options.setdefault("use_reentrant", False)
+    enable(gradient_checkpointing_kwargs=options, **own)
+    if hasattr(model, "peft_config") and hasattr(model, "enable_input_require_grads"):
+        # With a frozen base the first block's inputs need no gradient, and checkpointing would cut the graph there.
+        model.enable_input_require_grads()
+
+
+def add_neftune(model: nn.Module, alpha: float) -> Any:
+    """Add uniform noise to the embeddings while training; returns the handle that removes it."""
+    embeddings = base_model(model).get_input_embeddings() if hasattr(base_model(model), "get_input_embeddings") else None
+    if embeddings is None:
+        raise ValueError(
+            f"neftune_noise_alpha is set, but {type(model).__name__} has no get_input_embeddings(). Define it to return "
+            "the embedding layer, or leave neftune_noise_alpha unset."
+        )
+
+    def noisy(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        if not module.training:
+            return output
+        scale = alpha / math.sqrt(output.shape[1] * output.shape[2])
+        return output + torch.empty_like(output).uniform_(-scale, scale)
+
+    return embeddings.register_forward_hook(noisy)
+
+
+def compiled(model: nn.Module, args: Any) -> nn.Module:
+    """``model`` through torch.compile, as the arguments say."""
+    options = {"backend": args.torch_compile_backend or "inductor", "mode": args.torch_compile_mode}
+    return torch.compile(model, **{name: value for name, value in options.items() if value is not None})
+
+
+def apply_liger_kernels(model: nn.Module, config: dict[str, bool] | None) -> None:
+    """Swap in Liger's fused kernels for a transformers model."""
+    try:
+        from liger_kernel.transformers import _apply_liger_kernel_to_instance
+    except ImportError as error:
+        raise ValueError("use_liger_kernel=True needs the package liger-kernel: pip install liger-kernel") from error
+    _apply_liger_kernel_to_instance(model=base_model(model), **(config or {}))
+
+
+def watch_for_overflow(model: nn.Module) -> list[Any]:
+    """``debug="underflow_overflow"``: stop at the first module whose output is NaN or infinite, and name it.
+
+    Returns the handles that end the watch.
+    """
+
+    def check(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, output: Any) -> None:
+            for value in output if isinstance(output, (tuple, list)) else [output]:
+                if isinstance(value, Tensor) and value.is_floating_point() and not torch.isfinite(value).all():
+                    largest = value.nan_to_num(posinf=math.inf).abs().max().item()
+                    raise ValueError(
+                        f"{name or 'the model'} ({type(module).__name__}) put out NaN or infinity (largest magnitude "
+                        f"{largest}). Lower the learning rate, or use bf16 instead of fp16."
+                    )
+
+        return hook
+
+    return [module.register_forward_hook(check(name)) for name, module in model.named_modules()]

@@ -1,0 +1,34 @@
+"""Number formats: autocast, gradient scaling, TF32."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+
+
+class Precision:
+    """How the arithmetic of one run is done: fp32, bf16 or fp16 autocast, and the scaler that fp16 needs."""
+
+    def __init__(self, args: Any, device: torch.device) -> None:
+        self.device_type = device.type
+        self.dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
+        self.scaler = torch.amp.GradScaler(device.type) if args.fp16 else None
+        if args.tf32 is not None:
+            # A setting of the process: torch has no narrower one, so it is touched only when asked for.
+            torch.set_float32_matmul_precision("high" if args.tf32 else "highest")
+
+    def autocast(self, cache_enabled: bool = True) -> contextlib.AbstractContextManager[Any]:
+        """Context for a forward pass."""
+        if self.dtype is None:
+            return _NOTHING
+        return torch.autocast(self.device_type, dtype=self.dtype, cache_enabled=cache_enabled)
+
+
+_NOTHING: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+
+
+def full_eval_dtype(args: Any) -> torch.dtype | None:
+    """The half format in which a model is evaluated outside training, if asked for."""
+    return torch.float16 if args.fp16_full_eval else torch.bfloat16 if args.bf16_full_eval else None

@@ -1,0 +1,35 @@
+"""What torch can tell about the machine."""
+
+import torch
+
+
+class TorchProbe:
+    """Answers for one process and the one device it uses."""
+
+    def device(self, use_cpu: bool) -> torch.device:
+        """The first accelerator, or the CPU."""
+        found = None if use_cpu else torch.accelerator.current_accelerator(check_available=True)
+        if found is None:
+            return torch.device("cpu")
+        # Apple's GPU is one device without a number; naming index 0 elsewhere keeps comparisons with tensors exact.
+        return found if found.type == "mps" else torch.device(found.type, 0)
+
+    def n_gpu(self, use_cpu: bool) -> int:
+        """0 on the CPU, otherwise 1: several visible GPUs are never used behind the user's back."""
+        return 0 if self.device(use_cpu).type == "cpu" else 1
+
+    def supports_bf16(self, device: torch.device) -> bool:
+        """Whether bfloat16 is native; emulation would be slower than full precision."""
+        if device.type == "cuda":
+            return torch.cuda.is_bf16_supported(including_emulation=False)
+        if device.type == "mps":
+            return torch.backends.mps.is_macos_or_newer(14, 0)
+        return True
+
+    def supports_fp16(self, device: torch.device) -> bool:
+        """Whether autocast knows float16 on this device (the CPU's does, slowly)."""
+        return device.type in ("cpu", "cuda", "mps", "xpu", "npu")
+
+    def supports_tf32(self, device: torch.device) -> bool:
+        """Whether matrix products can use TensorFloat-32."""
+        return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)

@@ -1,0 +1,68 @@
+"""Callbacks that need torch: emptying the allocator's cache, and profiling."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainwright.core.callback import TrainerCallback
+
+logger = logging.getLogger("trainwright")
+
+
+class EmptyCacheCallback(TrainerCallback):
+    """Give cached device memory back every ``steps`` steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step % self.steps == 0:
+            torch.accelerator.memory.empty_cache() if torch.accelerator.is_available() else None
+
+
+class ProfileCallback(TrainerCallback):
+    """``profile="steps 5-10"``: a torch.profiler trace of these steps, and on CUDA a memory snapshot.
+
+    Files go to ``<output_dir>/profile``; open ``trace.json`` in chrome://tracing or Perfetto.
+    """
+
+    def __init__(self, first: int, last: int) -> None:
+        self.first, self.last = first, last
+        self._profiler: Any = None
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step + 1 != self.first:
+            return
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+            torch.cuda.memory._record_memory_history(max_entries=100_000)
+        self._profiler = torch.profiler.profile(activities=activities, record_shapes=True, profile_memory=True)
+        self._profiler.start()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.last:
+            self._write(Path(args.output_dir) / "profile")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # The run was shorter than the window: what there is is still worth having.
+        self._write(Path(args.output_dir) / "profile")
+
+    def _write(self, folder: Path) -> None:
+        if self._profiler is None:
+            return
+        self._profiler.stop()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._profiler.export_chrome_trace(str(folder / "trace.json"))
+        table = self._profiler.key_averages().table(sort_by="self_cpu_time_total", row_limit=30)
+        (folder / "summary.txt").write_text(table, encoding="utf-8")
+        if torch.cuda.is_available():
+            # torch's own viewer format, written for people to open; trainwright never reads it back.
+            torch.cuda.memory._dump_snapshot(str(folder / "memory_snapshot.pickle"))
+            torch.cuda.memory._record_memory_history(enabled=None)
+        logger.info("Profile of steps %d-%d written to %s", self.first, self.last, folder)
+        self._profiler = None

@@ -1,0 +1,206 @@
+"""Evaluation and prediction over a loader: sums and counts, never a mean of means."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from trainwright.core.results import EvalLoopOutput, EvalPrediction
+
+PADDING = -100
+
+
+class EvalEngine(Protocol):
+    """What evaluation asks of a framework."""
+
+    def rows(self, batch: Any) -> int: ...
+    def count_targets(self, batch: Any) -> Any: ...
+    def to_host(self, value: Any) -> Any:
+        """Numpy arrays in place of the framework's, in nested tuples, lists and dicts."""
+        ...
+
+    def weighted_mean(self, losses: list[Any], weights: list[Any]) -> float: ...
+
+
+@dataclass
+class EvaluationPlan:
+    """What to compute over a loader."""
+
+    #: (batch) -> (loss, predictions, labels, inputs kept for metrics); each may be None.
+    step: Callable[[Any], tuple[Any, Any, Any, Any]]
+    compute_metrics: Any = None
+    keep_predictions: bool = True
+    concatenate: bool = True
+    batch_metrics: bool = False
+    include: tuple[str, ...] = ()
+    after_batch: Callable[[], None] | None = None
+    prefix: str = "eval"
+
+
+@dataclass
+class Collected:
+    """Outputs gathered over the batches, on the host."""
+
+    predictions: list[Any] = field(default_factory=list)
+    labels: list[Any] = field(default_factory=list)
+    inputs: list[Any] = field(default_factory=list)
+    losses: list[Any] = field(default_factory=list)
+    loss_values: list[Any] = field(default_factory=list)
+    weights: list[Any] = field(default_factory=list)
+    samples: int = 0
+    metrics: dict[str, Any] = field(default_factory=dict)
+
+
+def evaluate(plan: EvaluationPlan, loader: Iterable[Any], engine: EvalEngine) -> EvalLoopOutput:
+    """Run ``plan`` over ``loader``; ``<prefix>_loss`` is the mean over all targets, however they are batched."""
+    seen = Collected()
+    streaming = is_streaming_metric(plan.compute_metrics)
+    if streaming:
+        plan.compute_metrics.reset()
+    for batch, is_last in with_last(loader):
+        rows = engine.rows(batch)
+        seen.samples += rows
+        weight = engine.count_targets(batch)
+        loss, predictions, labels, inputs = plan.step(batch)
+        if loss is not None and not (isinstance(weight, int) and weight == 0):
+            seen.loss_values.append(loss)
+            seen.weights.append(rows if weight is None else weight)
+        if streaming:
+            update_streaming_metric(plan.compute_metrics, predictions, labels)
+        elif plan.batch_metrics and plan.compute_metrics is not None and labels is not None:
+            seen.metrics = batch_metrics(plan, is_last, predictions, labels, inputs, loss)
+        else:
+            keep(seen, plan, engine, predictions, labels, inputs, loss, rows)
+        if plan.after_batch is not None:
+            plan.after_batch()
+    return conclude(plan, seen, engine, streaming)
+
+
+def keep(
+    seen: Collected, plan: EvaluationPlan, engine: EvalEngine, predictions: Any, labels: Any, inputs: Any, loss: Any, rows: int
+) -> None:
+    """Move one batch's outputs to the host."""
+    if predictions is not None and plan.keep_predictions:
+        seen.predictions.append(engine.to_host(predictions))
+    if labels is not None and plan.keep_predictions:
+        seen.labels.append(engine.to_host(labels))
+    if inputs is not None and "inputs" in plan.include:
+        seen.inputs.append(engine.to_host(inputs))
+    if loss is not None and "loss" in plan.include:
+        seen.losses.append(np.full(rows, engine.to_host(loss)))
+
+
+def batch_metrics(
+    plan: EvaluationPlan, is_last: bool, predictions: Any, labels: Any, inputs: Any, loss: Any
+) -> dict[str, Any]:
+    """HF's ``batch_eval_metrics``: the metric sees each batch and sums up when told to."""
+    prediction = EvalPrediction(
+        predictions,
+        labels,
+        inputs=inputs if "inputs" in plan.include else None,
+        losses=loss if "loss" in plan.include else None,
+    )
+    return plan.compute_metrics(prediction, compute_result=is_last) or {}
+
+
+def is_streaming_metric(metric: Any) -> bool:
+    """Whether ``metric`` is a torchmetrics-style object (update, compute, reset) rather than a function."""
+    return all(callable(getattr(metric, name, None)) for name in ("update", "compute", "reset"))
+
+
+def update_streaming_metric(metric: Any, predictions: Any, labels: Any) -> None:
+    """Feed one batch; of several model outputs the first is the prediction."""
+    if predictions is None or labels is None:
+        raise ValueError("A streaming metric needs predictions and labels, but this evaluation batch has no labels.")
+    metric.update(predictions[0] if isinstance(predictions, (tuple, list)) else predictions, labels)
+
+
+def conclude(plan: EvaluationPlan, seen: Collected, engine: EvalEngine, streaming: bool) -> EvalLoopOutput:
+    """Join what was kept and compute the metrics."""
+    join = concatenate if plan.concatenate else list
+    predictions = join(seen.predictions) if seen.predictions else None
+    labels = join(seen.labels) if seen.labels else None
+    metrics = dict(seen.metrics)
+    if streaming:
+        metrics = streaming_result(plan.compute_metrics)
+    elif plan.compute_metrics is not None and not plan.batch_metrics and predictions is not None and labels is not None:
+        extra = {
+            "inputs": join(seen.inputs) if seen.inputs else None,
+            "losses": join(seen.losses) if seen.losses else None,
+        }
+        metrics = dict(plan.compute_metrics(EvalPrediction(predictions, labels, **extra)) or {})
+    metrics = {name: plain(value) for name, value in metrics.items()}
+    if seen.loss_values:
+        metrics[f"{plan.prefix}_loss"] = engine.weighted_mean(seen.loss_values, seen.weights)
+    named = {n if n.startswith(f"{plan.prefix}_") else f"{plan.prefix}_{n}": v for n, v in metrics.items()}
+    return EvalLoopOutput(predictions, labels, named, seen.samples)
+
+
+def streaming_result(metric: Any) -> dict[str, Any]:
+    """Value of a metric object: a collection's dict as it is, one value under the metric's name in lower case."""
+    result = metric.compute()
+    return dict(result) if isinstance(result, dict) else {type(metric).__name__.lower(): result}
+
+
+def plain(value: Any) -> Any:
+    """A Python number in place of a zero-dimensional array or tensor, so that logs are JSON."""
+    if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
+        return value.item()
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return value
+
+
+def with_last(items: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
+    """Each item with whether it is the last one, for loaders that do not know their length."""
+    iterator = iter(items)
+    for current in iterator:
+        for following in iterator:
+            yield current, False
+            current = following
+        yield current, True
+
+
+def concatenate(parts: list[Any]) -> Any:
+    """Join batches along the first axis; arrays of different length are padded with -100, as HF does.
+
+    One allocation and one copy of each part, which is then let go (``parts`` is emptied): linear in time and memory.
+    """
+    first = parts[0]
+    if isinstance(first, (tuple, list)):
+        columns = [list(column) for column in zip(*parts, strict=True)]
+        parts.clear()
+        return type(first)(concatenate(column) for column in columns)
+    if isinstance(first, dict):
+        named = {key: [part[key] for part in parts] for key in first}
+        parts.clear()
+        return {key: concatenate(column) for key, column in named.items()}
+    if not isinstance(first, np.ndarray):
+        return [element for part in parts for element in (part if isinstance(part, list) else [part])]
+    del first
+    parts[:] = [np.atleast_1d(part) for part in parts]
+    rows = sum(len(part) for part in parts)
+    trailing = np.max([part.shape[1:] for part in parts], axis=0).astype(int) if parts[0].ndim > 1 else ()
+    even = all(part.shape[1:] == tuple(trailing) for part in parts)
+    dtype = np.result_type(*{part.dtype for part in parts})
+    shape = (rows, *trailing)
+    joined = np.empty(shape, dtype) if even else np.full(shape, PADDING, dtype)
+    start = 0
+    for index, part in enumerate(parts):
+        joined[(slice(start, start + len(part)), *map(slice, part.shape[1:]))] = part
+        start += len(part)
+        parts[index] = None
+    parts.clear()
+    return joined
+
+
+def accepts_compute_result(metric: Any) -> bool:
+    """Whether ``metric`` can be used with ``batch_eval_metrics``."""
+    try:
+        return "compute_result" in inspect.signature(metric).parameters
+    except (TypeError, ValueError):
+        return False

@@ -1,0 +1,52 @@
+"""One optimizer step: accumulate the gradient over the micro-batches, then update."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainwright.core.engine import Portion
+from trainwright.core.run import Run
+
+
+def take_step(run: Run, batches: list[Any]) -> None:
+    """Run ``batches`` as one update whose gradient does not depend on how the batch was cut."""
+    engine = run.engine
+    loss: Any = None
+    last = len(batches) - 1
+    for index, (batch, portion) in enumerate(zip(batches, portions(run, batches), strict=True)):
+        if run.observe_batch is not None:
+            run.observe_batch(batch)
+        part = engine.forward_backward(batch, portion, sync=index == last)
+        if part is not None:
+            loss = part if loss is None else loss + part
+        if index < last:
+            run.fire("on_substep_end")
+    engine.record_loss(loss)
+    engine.finish_gradients(norm_wanted=log_is_due(run))
+    run.fire("on_pre_optimizer_step")
+    engine.apply_update()
+    run.fire("on_optimizer_step")
+    engine.clear_gradients()
+
+
+def portions(run: Run, batches: list[Any]) -> list[Portion]:
+    """Weight each micro-batch by its share of the step's targets: a mean of means would not do."""
+    targets = [run.engine.count_targets(batch) for batch in batches]
+    pieces = len(batches)
+    if any(count is None for count in targets):
+        return [Portion(count, 1.0 / pieces, None, pieces) for count in targets]
+    total = sum(targets)
+    if isinstance(total, int):
+        # No target anywhere: weight 0, so that the engine selects the contribution away.
+        return [Portion(count, count / total if total else 0.0, total, pieces) for count in targets]
+    return [Portion(count, count / total, total, pieces) for count in targets]
+
+
+def log_is_due(run: Run) -> bool:
+    """Whether this step will be logged by the default flow, so that its gradient norm is worth computing."""
+    args, step = run.args, run.state.global_step + 1
+    if step == 1 and args.logging_first_step:
+        return True
+    if args.logging_strategy == "steps":
+        return step % run.state.logging_steps == 0
+    return args.logging_strategy == "epoch" and (run.feed.on_last_group() or step >= run.state.max_steps)

@@ -1,0 +1,179 @@
+"""Trainer methods around the loop: logging, counting, summing up, and the callbacks' list."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from trainwright.checkpoint.directory import rotate
+from trainwright.core.callback import CallbackHandler
+from trainwright.core.results import speed_metrics
+from trainwright.core.state import TrainerControl, TrainerState
+from trainwright.engines.torch.engine import TorchEngine
+from trainwright.engines.torch.targets import base_model
+from trainwright.trainer.planning import TrainingPlan, plan_training, total_train_batch_size
+from trainwright.trainer.signatures import overrides
+
+logger = logging.getLogger("trainwright")
+
+
+class BookkeepingMethods:
+    """What a Trainer counts and says."""
+
+    args: Any
+    model: nn.Module
+    state: TrainerState
+    control: TrainerControl
+    engine: TorchEngine
+    callback_handler: CallbackHandler
+    current_flos: float = 0
+    _plan: TrainingPlan
+    _first_step: int
+    _start_time: float
+    _tokens_at_start: int
+    _log_takes_time: bool
+    _summary: dict[str, float]
+    _memory: Any
+
+    # ---- callbacks
+
+    def add_callback(self, callback: Any) -> None:
+        """Add a callback, or an instance of a callback class."""
+        self.callback_handler.add_callback(callback)
+
+    def pop_callback(self, callback: Any) -> Any:
+        """Remove and return the first callback of a class, or the instance."""
+        return self.callback_handler.pop_callback(callback)
+
+    def remove_callback(self, callback: Any) -> None:
+        """Remove the first callback of a class, or the instance."""
+        self.callback_handler.remove_callback(callback)
+
+    def _fire(self, event: str, **kwargs: Any) -> None:
+        if self.callback_handler.listeners(event):
+            self.callback_handler.call_event(event, self.args, self.state, self.control, **kwargs)
+
+    # ---- logs
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Append ``logs`` to ``state.log_history`` and tell the callbacks."""
+        if self.state.epoch is not None:
+            logs["epoch"] = self.state.epoch
+        if self.args.include_num_input_tokens_seen != "no":
+            logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
+            if start_time is not None:
+                tokens = self.state.num_input_tokens_seen - self._tokens_at_start
+                logs.update(speed_metrics("train", start_time, num_tokens=tokens))
+        self.state.log_history.append({**logs, "step": self.state.global_step})
+        self.control.should_log = False
+        self._fire("on_log", logs=logs)
+
+    def _log_training(self, logs: dict[str, float]) -> None:
+        self.store_flos()
+        if self._log_takes_time:
+            self.log(logs, self._start_time)
+        else:
+            self.log(logs)
+
+    def _evaluate_in_training(self, ignore_keys: list[str] | None) -> dict[str, float]:
+        metrics = self.evaluate(ignore_keys=ignore_keys)
+        self._report_to_search(metrics)
+        return metrics
+
+    def _finish(self) -> None:
+        """The run's summary, and the best model if it was asked for; before ``on_train_end``."""
+        steps = self.state.global_step - self._first_step
+        share = steps / max(self.state.max_steps, 1)
+        summary: dict[str, float] = speed_metrics(
+            "train", self._start_time, num_samples=self._plan.samples * share, num_steps=steps
+        )
+        self.store_flos()
+        summary["total_flos"] = self.state.total_flos
+        summary["train_loss"] = self.engine.meter.overall()
+        summary.update(self._memory.stop("train"))
+        self._summary = summary
+        self.log(summary)
+        if self.args.load_best_model_at_end:
+            self._load_best_model()
+        if self.args.save_total_limit == 1 and self.state.best_model_checkpoint is not None:
+            # With room for one, the best outlives the last once training is over, as in HF.
+            rotate(self._run_directory(), 1, self.state.best_model_checkpoint, keep_newest=False)
+
+    # ---- counting
+
+    def _observer(self) -> Callable[[Any], None] | None:
+        """A function that counts tokens and FLOPs of each micro-batch, or None when there is nothing to count."""
+        per_token = self._flops_per_token()
+        own_flops = overrides(self, BookkeepingMethods, "floating_point_ops")
+        tokens_wanted = self.args.include_num_input_tokens_seen
+        if not per_token and not own_flops and tokens_wanted == "no":
+            return None
+        main_input = getattr(self.model, "main_input_name", "input_ids")
+
+        def observe(batch: Any) -> None:
+            if own_flops:
+                self.current_flos += float(self.floating_point_ops(batch))
+            elif per_token and isinstance(batch, Mapping) and isinstance(batch.get(main_input), Tensor):
+                self.current_flos += per_token * batch[main_input].numel()
+            if tokens_wanted != "no":
+                self.state.num_input_tokens_seen += self._count_input_tokens(batch, main_input, tokens_wanted)
+
+        return observe
+
+    def _count_input_tokens(self, batch: Any, main_input: str, how: str) -> int:
+        if not isinstance(batch, Mapping) or not isinstance(batch.get(main_input), Tensor):
+            return 0
+        mask = batch.get("attention_mask")
+        if how == "non_padding" and isinstance(mask, Tensor):
+            return int(mask.sum())
+        return batch[main_input].numel()
+
+    def _flops_per_token(self) -> float:
+        """6 x parameters without embeddings, HF's estimate; counted once and not at every step."""
+        inner = base_model(self.model)
+        if not hasattr(inner, "num_parameters"):
+            return 0.0
+        return 6.0 * inner.num_parameters(exclude_embeddings=True)
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Estimated floating point operations of forward and backward for ``inputs``."""
+        main_input = getattr(self.model, "main_input_name", "input_ids")
+        if not isinstance(inputs, Mapping) or main_input not in inputs:
+            return 0
+        return int(self._flops_per_token()) * inputs[main_input].numel()
+
+    def store_flos(self) -> None:
+        """Add the operations counted since the last call to the state."""
+        self.state.total_flos += self.current_flos
+        self.current_flos = 0
+
+    # ---- sizes
+
+    def get_total_train_batch_size(self, args: Any) -> int:
+        """Samples per optimizer step over all devices."""
+        return total_train_batch_size(args)
+
+    def set_initial_training_values(self, args: Any, dataloader: Any) -> tuple[int, int, int, int, int, int | None, int]:
+        """HF's tuple: epochs, steps per epoch, examples, training samples, batch size, batches per epoch, max steps."""
+        plan = plan_training(self, dataloader)
+        batch = total_train_batch_size(args)
+        return plan.epochs, plan.steps_per_epoch, plan.examples, plan.samples, batch, plan.batches_per_epoch, plan.max_steps
+
+    def get_sp_size(self) -> int:
+        return 1
+
+    def get_cp_size(self) -> int:
+        return 1
+
+    def get_tp_size(self) -> int:
+        return 1
+
+    def end(self) -> None:
+        """Finish trackers; nothing else is open after ``train``."""
+
+    def _elapsed(self) -> float:
+        return time.time() - self._start_time

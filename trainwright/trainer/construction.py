@@ -1,0 +1,102 @@
+"""Pieces of ``Trainer.__init__``: defaults, and contradictions found before any work is done."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from trainwright.callbacks.flow import DefaultFlowCallback
+from trainwright.callbacks.progress import PrinterCallback, ProgressCallback
+from trainwright.callbacks.run_directory import RunDirectoryCallback
+from trainwright.callbacks.tracking import TrackerCallback
+from trainwright.config.profile import parse_profile
+from trainwright.data.collators import collate_any
+from trainwright.data.collators_text import DataCollatorWithPadding
+from trainwright.data.loader import has_length
+from trainwright.engines.torch.step_callbacks import EmptyCacheCallback, ProfileCallback
+from trainwright.loop.evaluate import accepts_compute_result, is_streaming_metric
+from trainwright.trackers import build_trackers
+
+logger = logging.getLogger("trainwright")
+
+
+def choose_processor(processing_class: Any, tokenizer: Any) -> Any:
+    """``processing_class``, or ``tokenizer``, its name until transformers 5."""
+    if tokenizer is None:
+        return processing_class
+    if processing_class is not None:
+        raise ValueError("Pass processing_class= or its old name tokenizer=, not both.")
+    warnings.warn("Trainer(tokenizer=...) is now called processing_class=...; it works the same.", FutureWarning, stacklevel=3)
+    return tokenizer
+
+
+def choose_collator(processor: Any) -> Callable[[list[Any]], Any]:
+    """Padding for a tokenizer or a feature extractor, plain stacking otherwise."""
+    pads = callable(getattr(processor, "pad", None)) and not hasattr(processor, "image_processor")
+    return DataCollatorWithPadding(processor) if pads else collate_any
+
+
+def resolve_model(model: nn.Module | None, trainer: Any) -> nn.Module:
+    """The model given, or the one ``model_init`` makes."""
+    if model is not None and trainer.model_init is not None:
+        raise ValueError("Pass model= or model_init=, not both: which one should be trained?")
+    if model is None and trainer.model_init is None:
+        raise ValueError("Trainer needs a model: pass model=, or model_init=, a function that makes one.")
+    if model is None:
+        return trainer.call_model_init()
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model must be a torch.nn.Module, not {type(model).__name__}.")
+    return model
+
+
+def refuse_contradictions(trainer: Any) -> None:
+    """Combinations of constructor arguments that cannot work, with the way out."""
+    args = trainer.args
+    given_optimizer = trainer.optimizer is not None or trainer.lr_scheduler is not None
+    if trainer.model_init is not None and given_optimizer:
+        raise ValueError(
+            "optimizers= belongs to one model, but model_init= makes a new one for each train(): override create_optimizer instead."
+        )
+    if trainer.optimizer_cls_and_kwargs is not None and trainer.optimizer is not None:
+        raise ValueError("Pass optimizers= or optimizer_cls_and_kwargs=, not both.")
+    if args.eval_strategy != "no" and trainer.eval_dataset is None and not _evaluates_by_itself(trainer):
+        raise ValueError(f"eval_strategy={str(args.eval_strategy.value)!r} needs data: pass eval_dataset=, or set eval_strategy='no'.")
+    metric = trainer.compute_metrics
+    if args.batch_eval_metrics and metric is not None and not is_streaming_metric(metric):
+        if not accepts_compute_result(metric):
+            raise ValueError(
+                "batch_eval_metrics=True calls compute_metrics for every batch and needs a compute_result argument: "
+                "def compute_metrics(prediction, compute_result: bool)."
+            )
+    dataset = trainer.train_dataset
+    if dataset is not None and not has_length(dataset) and args.max_steps <= 0:
+        raise ValueError("train_dataset has no length, so max_steps must say how long to train: set max_steps=...")
+    if args.load_best_model_at_end and args.save_strategy == "no":
+        logger.info("load_best_model_at_end with save_strategy='no': a checkpoint is saved whenever the metric improves.")
+
+
+def _evaluates_by_itself(trainer: Any) -> bool:
+    """Whether a subclass finds its own evaluation data."""
+    names = ("get_eval_dataloader", "evaluate")
+    return any(not inspect.getmodule(getattr(type(trainer), name)).__name__.startswith("trainwright.") for name in names)
+
+
+def default_callbacks(args: Any, users: list[Any]) -> list[Any]:
+    """The flow, the user's callbacks, then what shows and records: it sees what the user's changed."""
+    callbacks: list[Any] = [DefaultFlowCallback(), *users]
+    if args.torch_empty_cache_steps is not None:
+        callbacks.append(EmptyCacheCallback(args.torch_empty_cache_steps))
+    if args.profile is not None:
+        callbacks.append(ProfileCallback(*parse_profile(args.profile)))
+    callbacks.append(PrinterCallback() if args.disable_tqdm else ProgressCallback())
+    if args.should_save:
+        callbacks.append(RunDirectoryCallback())
+    trackers = build_trackers(args)
+    if trackers:
+        callbacks.append(TrackerCallback(trackers))
+    return callbacks

@@ -1,0 +1,112 @@
+"""Trainer methods that turn datasets into loaders; each may be overridden."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from trainwright.data.columns import forward_columns, use_columns
+from trainwright.data.loader import (
+    eval_loader,
+    eval_order,
+    has_length,
+    is_iterable,
+    num_examples,
+    train_batches,
+    train_loader,
+    train_order,
+)
+from trainwright.data.order import SequentialOrder
+from trainwright.trainer.signatures import accepted_keywords
+
+
+class DataMethods:
+    """Loaders and samplers of a Trainer."""
+
+    args: Any
+    model: nn.Module
+    train_dataset: Any
+    eval_dataset: Any
+    data_collator: Callable[[list[Any]], Any]
+    processing_class: Any
+    label_names: list[str]
+
+    def get_train_dataloader(self) -> Any:
+        """Loader over ``self.train_dataset`` in an order that is a function of (seed, epoch)."""
+        if self.train_dataset is None:
+            raise ValueError("train() needs data: pass train_dataset= to the Trainer, or override get_train_dataloader().")
+        size = self.args.train_batch_size
+        # Before columns are dropped: the length column is not the model's, but the sampler's.
+        batches = None if is_iterable(self.train_dataset) else self._train_batches(size)
+        dataset, collate = self._with_used_columns(self.train_dataset, "training")
+        if batches is None:
+            self._refuse_for_streams()
+        return train_loader(dataset, batch_sampler=batches, batch_size=size, collate=collate, args=self.args)
+
+    def _train_batches(self, size: int) -> Any:
+        dataset = self.train_dataset
+        takes_dataset = accepted_keywords(self._get_train_sampler, ("train_dataset",))
+        sampler = self._get_train_sampler(dataset) if takes_dataset else self._get_train_sampler()
+        if sampler is None:
+            sampler = SequentialOrder(len(dataset))
+        padding = getattr(self.data_collator, "pad_to_multiple_of", None)
+        return train_batches(
+            dataset, size, self.args, sampler=sampler, model_input_name=self._input_name(), pad_to_multiple_of=padding
+        )
+
+    def _refuse_for_streams(self) -> None:
+        """Options that need to know every sample beforehand."""
+        if self.args.max_tokens_per_batch is not None:
+            raise ValueError("max_tokens_per_batch needs the samples' lengths; a dataset without a length has none. Unset it.")
+        if self.args.train_sampling_strategy == "group_by_length":
+            raise ValueError("group_by_length needs a dataset with a length; use train_sampling_strategy='random'.")
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """Order of the training samples; None for a dataset without a length."""
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        if dataset is None or not has_length(dataset):
+            return None
+        return train_order(dataset, self.args, self._input_name())
+
+    def _input_name(self) -> str:
+        """The model input whose length is a sample's length."""
+        names = getattr(self.processing_class, "model_input_names", None)
+        return names[0] if names else "input_ids"
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """Loader over an evaluation set: the one given, the one of that name, or ``self.eval_dataset``."""
+        if eval_dataset is None and self.eval_dataset is None:
+            raise ValueError("evaluate() needs data: pass eval_dataset= to the Trainer or to evaluate().")
+        if isinstance(eval_dataset, str):
+            if not isinstance(self.eval_dataset, dict) or eval_dataset not in self.eval_dataset:
+                known = list(self.eval_dataset) if isinstance(self.eval_dataset, dict) else []
+                raise ValueError(f"There is no evaluation set named {eval_dataset!r}; there are: {known}.")
+            eval_dataset = self.eval_dataset[eval_dataset]
+        return self._eval_loader(self.eval_dataset if eval_dataset is None else eval_dataset, "evaluation")
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """Loader over ``test_dataset``, in its own order."""
+        return self._eval_loader(test_dataset, "test")
+
+    def _eval_loader(self, dataset: Any, description: str) -> Any:
+        sampler = self._get_eval_sampler(dataset)
+        dataset, collate = self._with_used_columns(dataset, description)
+        return eval_loader(dataset, sampler=sampler, collate=collate, args=self.args)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        """Order of the evaluation samples: as they stand, or longest first when training groups by length."""
+        if eval_dataset is None or is_iterable(eval_dataset):
+            return None
+        return eval_order(eval_dataset, self.args, self._input_name())
+
+    def _with_used_columns(self, dataset: Any, description: str) -> tuple[Any, Callable[[list[Any]], Any]]:
+        if not self.args.remove_unused_columns:
+            return dataset, self.data_collator
+        keep = forward_columns(self.model, self.label_names)
+        return use_columns(dataset, self.data_collator, keep, description)
+
+    def num_examples(self, dataloader: Any) -> int:
+        """Samples that ``dataloader`` goes through."""
+        return num_examples(dataloader)

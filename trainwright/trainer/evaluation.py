@@ -1,0 +1,262 @@
+"""Trainer methods that evaluate and predict; each may be overridden."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from trainwright.core.results import EvalLoopOutput, PredictionOutput, speed_metrics
+from trainwright.engines.torch.precision import full_eval_dtype
+from trainwright.engines.torch.targets import find_labels
+from trainwright.loop.evaluate import EvaluationPlan, evaluate, is_streaming_metric
+
+Transform = Callable[[Any], Any]
+
+
+class EvaluationMethods:
+    """evaluate, predict, and the steps they are made of."""
+
+    args: Any
+    model: nn.Module
+    model_wrapped: nn.Module
+    engine: Any
+    eval_dataset: Any
+    compute_metrics: Any
+    preprocess_logits_for_metrics: Any
+    label_names: list[str]
+    can_return_loss: bool
+    is_in_train: bool
+    callback_handler: Any
+    _memory: Any
+
+    def evaluate(
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """Metrics over ``eval_dataset``, or the Trainer's own; several sets give ``eval_<name>_...`` keys.
+
+        The loss is the mean over all targets: it does not depend on the evaluation batch size.
+        """
+        sets = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(sets, dict):
+            metrics: dict[str, float] = {}
+            for name, dataset in sets.items():
+                chosen = name if eval_dataset is None else dataset
+                metrics |= self.evaluate(chosen, ignore_keys=ignore_keys, metric_key_prefix=f"{metric_key_prefix}_{name}")
+            return metrics
+        self._memory.start(metric_key_prefix)
+        loader = self.get_eval_dataloader(eval_dataset)
+        start = time.time()
+        output = self.evaluation_loop(
+            loader,
+            description="Evaluation",
+            # Without a metric nobody looks at the predictions: do not keep them.
+            prediction_loss_only=True if self.compute_metrics is None else None,
+            ignore_keys=ignore_keys,
+            metric_key_prefix=metric_key_prefix,
+        )
+        metrics = output.metrics
+        metrics.update(self._speed(metric_key_prefix, start, output.num_samples))
+        self.log(metrics)
+        self._fire("on_evaluate", metrics=metrics)
+        metrics.update(self._memory.stop(metric_key_prefix))
+        return metrics
+
+    def predict(
+        self,
+        test_dataset: Any,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "test",
+        *,
+        test_time_augmentation: Sequence[Transform] | None = None,
+    ) -> PredictionOutput:
+        """Predictions over ``test_dataset``, its labels, and metrics where it has labels.
+
+        ``test_time_augmentation`` is a list of functions on a batch of inputs; the outputs for each are averaged. Put
+        ``lambda inputs: inputs`` into the list to count the inputs as they are.
+        """
+        self._memory.start(metric_key_prefix)
+        loader = self.get_test_dataloader(test_dataset)
+        start = time.time()
+        self._transforms = list(test_time_augmentation) if test_time_augmentation else None
+        try:
+            output = self.evaluation_loop(
+                loader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
+            )
+        finally:
+            self._transforms = None
+        metrics = output.metrics
+        metrics.update(self._speed(metric_key_prefix, start, output.num_samples))
+        self._fire("on_predict", metrics=metrics)
+        metrics.update(self._memory.stop(metric_key_prefix))
+        return PredictionOutput(output.predictions, output.label_ids, metrics)
+
+    _transforms: list[Transform] | None = None
+
+    def _speed(self, prefix: str, start: float, samples: int) -> dict[str, float]:
+        batch = self.args.eval_batch_size * self.args.world_size
+        return speed_metrics(prefix, start, num_samples=samples, num_steps=math.ceil(samples / batch))
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Go through ``dataloader`` with :meth:`prediction_step` and compute the metrics."""
+        loss_only = self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
+        model = self._evaluation_model()
+        self.callback_handler.references["eval_dataloader"] = dataloader
+        if is_streaming_metric(self.compute_metrics) and hasattr(self.compute_metrics, "to"):
+            self.compute_metrics.to(self.args.device)
+
+        def step(batch: Any) -> tuple[Any, Any, Any, Any]:
+            kept = self._prepare_inputs(batch) if "inputs" in self.args.include_for_metrics else None
+            loss, logits, labels = self._augmented_prediction_step(model, batch, loss_only, ignore_keys)
+            if logits is not None and self.preprocess_logits_for_metrics is not None:
+                logits = self.preprocess_logits_for_metrics(logits, labels)
+            main_input = getattr(self.model, "main_input_name", "input_ids")
+            inputs = kept.get(main_input) if isinstance(kept, Mapping) else kept
+            return loss, logits, labels, inputs
+
+        plan = EvaluationPlan(
+            step=step,
+            compute_metrics=None if loss_only else self.compute_metrics,
+            keep_predictions=not loss_only,
+            concatenate=self.args.eval_do_concat_batches,
+            batch_metrics=self.args.batch_eval_metrics,
+            include=tuple(self.args.include_for_metrics),
+            after_batch=lambda: self._fire("on_prediction_step"),
+            prefix=metric_key_prefix,
+        )
+        try:
+            return in_dataset_order(evaluate(plan, dataloader, self.engine), dataloader)
+        finally:
+            if self.is_in_train:
+                self.engine.train_mode()
+
+    def _evaluation_model(self) -> nn.Module:
+        """The model in evaluation mode; outside training, a half-precision copy of it where the arguments ask for one."""
+        model = self.model_wrapped if self.is_in_train else self.model
+        half = full_eval_dtype(self.args)
+        if half is not None and not self.is_in_train:
+            # A copy, so that weights that will be trained or saved later keep their precision.
+            model = copy.deepcopy(self.model).to(dtype=half, device=self.args.device)
+        self.engine.eval_mode(model)
+        return model
+
+    def _augmented_prediction_step(
+        self, model: nn.Module, batch: Any, loss_only: bool, ignore_keys: list[str] | None
+    ) -> tuple[Any, Any, Any]:
+        if self._transforms is None:
+            return self.prediction_step(model, batch, loss_only, ignore_keys=ignore_keys)
+        results = []
+        for transform in self._transforms:
+            inputs = transform(dict(batch) if isinstance(batch, Mapping) else batch)
+            results.append(self.prediction_step(model, inputs, loss_only, ignore_keys=ignore_keys))
+        losses, logits, labels = zip(*results, strict=True)
+        loss = None if losses[0] is None else torch.stack(list(losses)).mean(0)
+        return loss, _mean(logits), labels[0]
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: Any,
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[Tensor | None, Any, Any]:
+        """(loss, predictions, labels) of one batch; each may be None."""
+        inputs = self._prepare_inputs(inputs)
+        labels = self._labels_of(inputs)
+        with torch.no_grad(), self.compute_loss_context_manager():
+            if labels is not None or self._returns_loss(inputs):
+                targets = self.count_targets(inputs) if self._wants_count else None
+                loss, outputs = self._call_compute_loss(model, inputs, targets, return_outputs=True)
+                loss = loss.detach().mean()
+            else:
+                loss, outputs = None, self._forward(model, inputs)
+        if prediction_loss_only:
+            return loss, None, None
+        return loss, _predictions(outputs, self._ignored_outputs(ignore_keys)), labels
+
+    def _returns_loss(self, inputs: Any) -> bool:
+        asked = inputs.get("return_loss") if isinstance(inputs, Mapping) else None
+        return bool(self.can_return_loss if asked is None else asked)
+
+    def _labels_of(self, inputs: Any) -> Any:
+        """Detached labels of a batch: one tensor, a tuple where the model takes several, None where any is missing."""
+        if not isinstance(inputs, Mapping):
+            return find_labels(inputs)
+        values = [inputs.get(name) for name in self.label_names]
+        present = [value for value in values if value is not None]
+        if not present or (len(present) < len(values) and inputs.get("labels") is None):
+            return None
+        labels = [value.detach() if isinstance(value, Tensor) else value for value in present]
+        return labels[0] if len(labels) == 1 else tuple(labels)
+
+    def _ignored_outputs(self, ignore_keys: list[str] | None) -> Iterable[str]:
+        if ignore_keys is not None:
+            return ignore_keys
+        config = getattr(self.model, "config", None)
+        return getattr(config, "keys_to_ignore_at_inference", ["past_key_values"]) if config is not None else []
+
+
+def in_dataset_order(output: EvalLoopOutput, loader: Any) -> EvalLoopOutput:
+    """Predictions back in the dataset's order where the loader went through it in another, to save padding."""
+    order = getattr(loader, "sample_order", None)
+    if order is None or output.predictions is None or len(order) != output.num_samples:
+        return output
+    back = np.argsort(np.asarray(order))
+    return output._replace(predictions=_reordered(output.predictions, back), label_ids=_reordered(output.label_ids, back))
+
+
+def _reordered(value: Any, order: np.ndarray) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_reordered(item, order) for item in value)
+    return value[order] if isinstance(value, np.ndarray) else value
+
+
+def _predictions(outputs: Any, ignored: Iterable[str]) -> Any:
+    """Everything a model returned but the loss: one tensor, or a tuple of several."""
+    skipped = {*ignored, "loss"}
+    if dataclasses.is_dataclass(outputs) and not isinstance(outputs, (type, Mapping)):
+        outputs = {f.name: getattr(outputs, f.name) for f in dataclasses.fields(outputs)}
+    if isinstance(outputs, Mapping):
+        values = tuple(value for name, value in outputs.items() if name not in skipped and value is not None)
+    elif isinstance(outputs, (tuple, list)):
+        begins_with_loss = isinstance(outputs[0], Tensor) and outputs[0].ndim == 0
+        values = tuple(outputs[1:] if begins_with_loss else outputs)
+    else:
+        values = (outputs,)
+    values = tuple(_detached(value) for value in values)
+    return values[0] if len(values) == 1 else values
+
+
+def _detached(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach()
+    if isinstance(value, (tuple, list)):
+        return tuple(_detached(item) for item in value)
+    return value
+
+
+def _mean(outputs: Sequence[Any]) -> Any:
+    """Mean over several outputs of the same structure."""
+    first = outputs[0]
+    if first is None:
+        return None
+    if isinstance(first, tuple):
+        return tuple(_mean(column) for column in zip(*outputs, strict=True))
+    return torch.stack(list(outputs)).mean(0)

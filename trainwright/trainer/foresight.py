@@ -1,0 +1,74 @@
+"""Mistakes that would show only at the first evaluation, found before the first step."""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+from typing import Any
+
+from trainwright.core.errors import MissingMetricError
+from trainwright.engines.torch.randomness import random_state, set_random_state
+from trainwright.loop.fit import best_metric_key
+from trainwright.trainer.evaluation import EvaluationMethods
+from trainwright.trainer.signatures import overrides
+
+logger = logging.getLogger("trainwright")
+
+
+def refuse_unknown_best_metric(trainer: Any) -> None:
+    """Raise if no evaluation will produce ``metric_for_best_model``, which HF notices only after the first one."""
+    args = trainer.args
+    if args.metric_for_best_model is None or args.eval_strategy == "no":
+        return
+    if overrides(trainer, EvaluationMethods, "evaluate") or overrides(trainer, EvaluationMethods, "evaluation_loop"):
+        return
+    wanted = best_metric_key(args)
+    sets = trainer.eval_dataset
+    names = [f"eval_{name}" for name in sets] if isinstance(sets, dict) else ["eval"]
+    if wanted in {f"{name}_loss" for name in names}:
+        return
+    if trainer.compute_metrics is None:
+        raise MissingMetricError(wanted, [f"{name}_loss" for name in names])
+    prefix = max((name for name in names if wanted.startswith(f"{name}_")), key=len, default=None)
+    if prefix is None:
+        raise MissingMetricError(wanted, [f"{name}_<metric>" for name in names])
+    produced = _metrics_of_one_batch(trainer, prefix)
+    if produced is not None and wanted not in produced:
+        raise MissingMetricError(wanted, produced)
+
+
+def _metrics_of_one_batch(trainer: Any, prefix: str) -> list[str] | None:
+    """Names that ``compute_metrics`` gives for a first batch; None if it cannot work on so little."""
+    chosen = prefix.removeprefix("eval_") if isinstance(trainer.eval_dataset, dict) else None
+    before = random_state()
+    try:
+        loader = trainer.get_eval_dataloader(chosen)
+        output = trainer.evaluation_loop(_first_batch(loader), "Looking ahead", metric_key_prefix=prefix)
+    except MissingMetricError:
+        raise
+    except Exception as error:
+        # One batch may be too little for a metric, for instance if it holds only one class.
+        logger.info("compute_metrics could not be tried on one batch before training: %s", error)
+        return None
+    finally:
+        set_random_state(*before)
+    speed = [f"{prefix}_{name}" for name in ("runtime", "samples_per_second", "steps_per_second")]
+    return [*output.metrics, *speed]
+
+
+class _FirstBatch:
+    """A loader of one batch."""
+
+    def __init__(self, loader: Any) -> None:
+        self.loader = loader
+        self.dataset = getattr(loader, "dataset", None)
+
+    def __iter__(self) -> Any:
+        return islice(iter(self.loader), 1)
+
+    def __len__(self) -> int:
+        return 1
+
+
+def _first_batch(loader: Any) -> _FirstBatch:
+    return _FirstBatch(loader)

@@ -1,0 +1,109 @@
+"""Trainer methods for the Hugging Face Hub, through ``huggingface_hub``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from trainwright.core.state import TrainerState
+
+
+class HubMethods:
+    """Model card and upload of a Trainer."""
+
+    args: Any
+    state: TrainerState
+    hub_model_id: str | None
+
+    def init_hf_repo(self, token: str | None = None) -> None:
+        """Create the repository that ``hub_model_id`` (or the output directory's name) stands for."""
+        name = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
+        url = _hub_api(token or self.args.hub_token).create_repo(
+            name, private=self.args.hub_private_repo, exist_ok=True
+        )
+        self.hub_model_id = url.repo_id
+
+    def push_to_hub(
+        self,
+        commit_message: str | None = "End of training",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Save the model and its card, and upload the output directory without its checkpoints."""
+        if self.hub_model_id is None:
+            self.init_hf_repo(token)
+        self._fire("on_push_begin")
+        self.save_model(_internal_call=True)
+        self.create_model_card(**kwargs)
+        return _hub_api(token or self.args.hub_token).upload_folder(
+            repo_id=self.hub_model_id,
+            folder_path=self.args.output_dir,
+            commit_message=commit_message,
+            run_as_future=not blocking,
+            revision=revision or self.args.hub_revision,
+            ignore_patterns=["checkpoint-*", ".checkpoint-*", "_*"],
+        )
+
+    def create_model_card(
+        self,
+        language: str | None = None,
+        license: str | None = None,
+        tags: str | list[str] | None = None,
+        model_name: str | None = None,
+        finetuned_from: str | None = None,
+        tasks: str | list[str] | None = None,
+        dataset_tags: str | list[str] | None = None,
+        dataset: str | list[str] | None = None,
+        dataset_args: str | list[str] | None = None,
+    ) -> None:
+        """Write ``README.md`` into the output directory: what was trained, how, and what came out."""
+        front = {
+            "library_name": "transformers",
+            "language": language,
+            "license": license,
+            "base_model": finetuned_from,
+            "tags": _listed(tags) + ["trainwright"],
+            "pipeline_tag": (_listed(tasks) or [None])[0],
+            "datasets": _listed(dataset_tags) or _listed(dataset),
+        }
+        text = model_card(front, model_name or Path(self.args.output_dir).absolute().name, self.args, self.state)
+        Path(self.args.output_dir).mkdir(parents=True, exist_ok=True)
+        (Path(self.args.output_dir) / "README.md").write_text(text, encoding="utf-8")
+
+
+def model_card(front: dict[str, Any], name: str, args: Any, state: TrainerState) -> str:
+    """Markdown with YAML front matter."""
+    import yaml
+
+    header = yaml.safe_dump({key: value for key, value in front.items() if value}, sort_keys=False)
+    settings = ("learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "seed")
+    rows = [f"- {setting}: {getattr(args, setting)}" for setting in settings]
+    evaluations = [entry for entry in state.log_history if any(key.startswith("eval_") for key in entry)]
+    results = [f"- {key}: {value}" for key, value in (evaluations[-1] if evaluations else {}).items()]
+    return "\n".join(
+        [
+            f"---\n{header}---\n\n# {name}\n",
+            f"Trained for {state.global_step} steps with trainwright.\n",
+            "## Settings\n",
+            *rows,
+            f"- optimizer: {args.optim}",
+            f"- schedule: {args.lr_scheduler_type}",
+            "\n## Results\n",
+            *(results or ["No evaluation was run."]),
+            "",
+        ]
+    )
+
+
+def _listed(value: str | list[str] | None) -> list[str]:
+    return [] if value is None else [value] if isinstance(value, str) else list(value)
+
+
+def _hub_api(token: str | None) -> Any:
+    try:
+        from huggingface_hub import HfApi
+    except ImportError as error:
+        raise ValueError("push_to_hub needs the package huggingface_hub: pip install huggingface_hub") from error
+    return HfApi(token=token)

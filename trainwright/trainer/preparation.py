@@ -1,0 +1,39 @@
+"""What is done to a model for the time of one ``train()``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from trainwright.engines.torch.model_setup import (
+    add_neftune,
+    apply_liger_kernels,
+    compiled,
+    enable_gradient_checkpointing,
+    watch_for_overflow,
+)
+
+
+@contextmanager
+def prepared_model(trainer: Any) -> Iterator[nn.Module]:
+    """The model as it is called in training: on the device, with what the arguments ask for; hooks go afterwards."""
+    args, model = trainer.args, trainer.model
+    if not hasattr(model, "hf_device_map") and args.place_model_on_device is not False:
+        model.to(args.device)
+    if args.use_liger_kernel:
+        apply_liger_kernels(model, args.liger_kernel_config)
+    if args.gradient_checkpointing:
+        enable_gradient_checkpointing(model, args.gradient_checkpointing_kwargs)
+    handles = []
+    if "underflow_overflow" in args.debug:
+        handles += watch_for_overflow(model)
+    if args.neftune_noise_alpha is not None:
+        handles.append(add_neftune(model, args.neftune_noise_alpha))
+    try:
+        yield compiled(model, args) if args.torch_compile else model
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,117 @@
+"""Sequence-to-sequence training: predictions are generated, not read off the logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainwright.core.results import PredictionOutput
+from trainwright.trainer.trainer import Trainer
+
+
+class Seq2SeqTrainer(Trainer):
+    """A Trainer whose ``evaluate`` and ``predict`` call ``model.generate`` when ``predict_with_generate`` is set.
+
+    Keyword arguments of ``evaluate`` and ``predict`` beyond the Trainer's (``max_length``, ``num_beams``, ...) go to
+    ``generate``.
+    """
+
+    _generation: dict[str, Any]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._generation = {}
+        config = getattr(self.args, "generation_config", None)
+        if config is not None:
+            self.model.generation_config = _load_generation_config(config)
+
+    def evaluate(  # type: ignore[override]
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+        **gen_kwargs: Any,
+    ) -> dict[str, float]:
+        """As ``Trainer.evaluate``; ``gen_kwargs`` go to ``generate``."""
+        self._generation = self._with_defaults(gen_kwargs)
+        return super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
+
+    def predict(  # type: ignore[override]
+        self,
+        test_dataset: Any,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "test",
+        **gen_kwargs: Any,
+    ) -> PredictionOutput:
+        """As ``Trainer.predict``; ``gen_kwargs`` go to ``generate``."""
+        augmentation = gen_kwargs.pop("test_time_augmentation", None)
+        self._generation = self._with_defaults(gen_kwargs)
+        return super().predict(
+            test_dataset,
+            ignore_keys=ignore_keys,
+            metric_key_prefix=metric_key_prefix,
+            test_time_augmentation=augmentation,
+        )
+
+    def _with_defaults(self, given: dict[str, Any]) -> dict[str, Any]:
+        options = dict(given)
+        if "max_length" not in options and "max_new_tokens" not in options and self.args.generation_max_length:
+            options["max_length"] = self.args.generation_max_length
+        if self.args.generation_num_beams is not None:
+            options.setdefault("num_beams", self.args.generation_num_beams)
+        return options
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: Any,
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+        **gen_kwargs: Any,
+    ) -> tuple[Tensor | None, Any, Any]:
+        """(loss, generated tokens, labels); both token arrays padded to the generation's maximal length."""
+        if not self.args.predict_with_generate or prediction_loss_only:
+            return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys=ignore_keys)
+        inputs = self._prepare_inputs(inputs)
+        labels = self._labels_of(inputs)
+        options = {**self._generation, **gen_kwargs}
+        prompt = {k: v for k, v in inputs.items() if k not in ("labels", "decoder_input_ids", "decoder_attention_mask")}
+        with torch.no_grad(), self.compute_loss_context_manager():
+            generated = self.model.generate(**prompt, **options)
+            loss = None
+            if labels is not None:
+                targets = self.count_targets(inputs) if self._wants_count else None
+                loss = self._call_compute_loss(model, inputs, targets, return_outputs=True)[0].detach().mean()
+        length = self._generated_length(options)
+        generated = self._pad_to(generated, length)
+        return loss, generated, self._pad_to(labels, length) if labels is not None else None
+
+    def _generated_length(self, options: dict[str, Any]) -> int:
+        config = self.model.generation_config
+        new = options.get("max_new_tokens", None if "max_length" in options else config.max_new_tokens)
+        return new + 1 if new is not None else options.get("max_length") or config.max_length or 0
+
+    def _pad_to(self, tokens: Tensor, length: int) -> Tensor:
+        if tokens.shape[-1] >= length:
+            return tokens
+        padding = tokens.new_full((*tokens.shape[:-1], length - tokens.shape[-1]), self._padding_token())
+        return torch.cat([tokens, padding], dim=-1)
+
+    def _padding_token(self) -> int:
+        sources = (self.processing_class, self.model.generation_config, getattr(self.model, "config", None))
+        for source in sources:
+            for name in ("pad_token_id", "eos_token_id"):
+                value = getattr(source, name, None)
+                if isinstance(value, int):
+                    return value
+        raise ValueError("Generated sequences differ in length and need padding: set the model's generation_config.pad_token_id.")
+
+
+def _load_generation_config(config: Any) -> Any:
+    if not isinstance(config, str) and not hasattr(config, "__fspath__"):
+        return config
+    from transformers import GenerationConfig
+
+    return GenerationConfig.from_pretrained(config)

@@ -1,0 +1,264 @@
+"""The Trainer: Hugging Face's shape, our loop.
+
+The class wires and delegates. What it is made of stands beside it: ``data_methods``, ``optimization``, ``evaluation``,
+``saving``, ``reporting``, ``hub``, ``search``. The loop is in ``trainwright/loop/fit.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from trainwright.config import TrainingArguments, adopt_arguments, check_device
+from trainwright.core.callback import CallbackHandler
+from trainwright.core.results import TrainOutput
+from trainwright.core.run import Run
+from trainwright.core.state import TrainerControl, TrainerState
+from trainwright.data.feed import TrainFeed, take
+from trainwright.data.loader import data_seed
+from trainwright.data.rebuild import resumable_loader
+from trainwright.engines.torch.engine import TorchEngine
+from trainwright.engines.torch.memory import MemoryReport
+from trainwright.engines.torch.precision import Precision, full_eval_dtype
+from trainwright.engines.torch.randomness import enable_full_determinism, set_seed
+from trainwright.engines.torch.targets import base_model
+from trainwright.loop.fit import fit
+from trainwright.trainer.accelerator_view import AcceleratorView
+from trainwright.trainer.bookkeeping import BookkeepingMethods
+from trainwright.trainer.construction import (
+    choose_collator,
+    choose_processor,
+    default_callbacks,
+    refuse_contradictions,
+    resolve_model,
+)
+from trainwright.trainer.data_methods import DataMethods
+from trainwright.trainer.evaluation import EvaluationMethods
+from trainwright.trainer.foresight import refuse_unknown_best_metric
+from trainwright.trainer.hub import HubMethods
+from trainwright.trainer.optimization import OptimizationMethods
+from trainwright.trainer.planning import TrainingPlan, plan_training
+from trainwright.trainer.preparation import prepared_model
+from trainwright.trainer.reporting import ReportingMethods
+from trainwright.trainer.saving import SavingMethods
+from trainwright.trainer.search import SearchMethods
+from trainwright.trainer.signatures import accepted_keywords, overrides
+from trainwright.trainer.steps import StepMethods
+
+logger = logging.getLogger("trainwright")
+
+
+class Trainer(
+    DataMethods,
+    OptimizationMethods,
+    StepMethods,
+    EvaluationMethods,
+    SavingMethods,
+    BookkeepingMethods,
+    ReportingMethods,
+    HubMethods,
+    SearchMethods,
+):
+    """Train, evaluate and predict with a torch model.
+
+    Takes what ``transformers.Trainer`` takes; subclasses may override the same methods.
+
+    >>> import torch
+    >>> data = [{"x": torch.randn(4), "labels": torch.tensor(i % 2)} for i in range(16)]
+    >>> class Net(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.layer = torch.nn.Linear(4, 2)
+    ...     def forward(self, x):
+    ...         return self.layer(x)
+    >>> args = TrainingArguments("runs/example", max_steps=2, save_strategy="no", disable_tqdm=True)
+    >>> Trainer(Net(), args, train_dataset=data).train().global_step
+    2
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | None = None,
+        args: TrainingArguments | None = None,
+        data_collator: Callable[[list[Any]], Any] | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        model_init: Callable[..., nn.Module] | None = None,
+        compute_loss_func: Callable[..., Tensor] | None = None,
+        compute_metrics: Any = None,
+        callbacks: list[Any] | None = None,
+        optimizers: tuple[Any, Any] = (None, None),
+        optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None = None,
+        preprocess_logits_for_metrics: Callable[..., Any] | None = None,
+        *,
+        tokenizer: Any = None,
+    ) -> None:
+        self.args = args = adopt_arguments(args)
+        self._seed_everything()
+        check_device(args)
+        logger.setLevel(args.get_process_log_level())
+        self.model_init = model_init
+        self.processing_class = choose_processor(processing_class, tokenizer)
+        self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
+        self.compute_loss_func, self.compute_metrics = compute_loss_func, compute_metrics
+        self.preprocess_logits_for_metrics = preprocess_logits_for_metrics
+        self.optimizer, self.lr_scheduler = optimizers
+        self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
+        self._own_optimizer, self._own_scheduler = self.optimizer is None, self.lr_scheduler is None
+        refuse_contradictions(self)
+        self._memory = MemoryReport(not args.skip_memory_metrics)
+        self._memory.start("init")
+        self.place_model_on_device = args.place_model_on_device is not False and full_eval_dtype(args) is None
+        self._adopt_model(resolve_model(model, self))
+        self.data_collator = data_collator or choose_collator(self.processing_class)
+        self.create_accelerator_and_postprocess()
+        self.callback_handler = CallbackHandler(
+            default_callbacks(args, list(callbacks or [])),
+            model=self.model,
+            processing_class=self.processing_class,
+            optimizer=self.optimizer,
+            lr_scheduler=self.lr_scheduler,
+        )
+        self.control = TrainerControl()
+        self.state = TrainerState()
+        self.is_in_train = False
+        self.hp_name = self.hp_search_backend = self.hub_model_id = None
+        if args.push_to_hub:
+            self.init_hf_repo()
+        if args.should_save:
+            Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+        self._fire("on_init_end")
+        self._init_memory = self._memory.stop("init")
+
+    #: Not on one process; scripts and subclasses ask.
+    is_model_parallel = is_deepspeed_enabled = is_fsdp_enabled = False
+
+    def _adopt_model(self, model: nn.Module) -> None:
+        """Take ``model`` and learn from its signature how to call it."""
+        if self.place_model_on_device and not hasattr(model, "hf_device_map"):
+            model = model.to(self.args.device)
+        self.model = self.model_wrapped = model
+        config = getattr(base_model(model), "config", None)
+        if hasattr(config, "use_cache"):
+            config.use_cache = self.args.use_cache
+        self._learn_signatures(model)
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Build the engine, and ``self.accelerator``, a view of it."""
+        self.engine = TorchEngine(
+            device=self.args.device,
+            precision=Precision(self.args, self.args.device),
+            max_grad_norm=self.args.max_grad_norm or 0.0,
+            skip_nonfinite_logs=self.args.logging_nan_inf_filter,
+            training_step=self._train_on,
+            count_targets=self.count_targets,
+        )
+        self.accelerator = AcceleratorView(self.engine, self.args.gradient_accumulation_steps)
+
+    # ---- training
+
+    def train(
+        self,
+        resume_from_checkpoint: str | Path | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """Train; ``resume_from_checkpoint=True`` continues from the newest checkpoint of this run.
+
+        Returns ``TrainOutput(global_step, training_loss, metrics)``.
+        """
+        self._memory.start("train")
+        self._seed_everything()
+        self._start_search_trial(trial)
+        if self.model_init is not None:
+            self._adopt_model(self.call_model_init(trial))
+            self.optimizer = self.lr_scheduler = None
+        checkpoint = self._resolve_checkpoint(resume_from_checkpoint)
+        loader = resumable_loader(self.get_train_dataloader(), data_seed(self.args))
+        plan = plan_training(self, loader)
+        refuse_unknown_best_metric(self)
+        if checkpoint is not None:
+            self._load_from_checkpoint(checkpoint)
+        with prepared_model(self) as model:
+            self.model_wrapped = model
+            self._create_training_tools(plan.max_steps)
+            run = self._build_run(loader, plan, checkpoint, ignore_keys_for_eval)
+            self.is_in_train = True
+            try:
+                fit(run)
+            finally:
+                self.is_in_train = False
+        return TrainOutput(self.state.global_step, self._summary["train_loss"], self._summary)
+
+    def _seed_everything(self) -> None:
+        (enable_full_determinism if self.args.full_determinism else set_seed)(self.args.seed)
+
+    def _create_training_tools(self, max_steps: int) -> None:
+        """Optimizer and schedule; those made for an earlier call are made anew, those the user gave are kept."""
+        if self._own_scheduler:
+            self.lr_scheduler = None
+        if self._own_optimizer:
+            self.optimizer = None
+        self.create_optimizer_and_scheduler(num_training_steps=max_steps)
+        self.engine.attach(self.model_wrapped, self.optimizer, self.lr_scheduler)
+
+    def _build_run(self, loader: Any, plan: TrainingPlan, checkpoint: Path | None, ignore_keys: Any) -> Run:
+        self.state = TrainerState(
+            max_steps=plan.max_steps,
+            num_train_epochs=plan.epochs,
+            train_batch_size=self.args.train_batch_size,
+            is_local_process_zero=self.is_local_process_zero(),
+            is_world_process_zero=self.is_world_process_zero(),
+            is_hyper_param_search=self.hp_search_backend is not None,
+        )
+        draw = self._draw_batches if overrides(self, StepMethods, "get_batch_samples") else take
+        accumulation = self.args.gradient_accumulation_steps
+        self._feed = TrainFeed(
+            loader, accumulation, plan.batches_per_epoch, steps_if_unsized=plan.max_steps, draw=draw
+        )
+        if checkpoint is not None:
+            self._continue_from(checkpoint, plan)
+        self.state.compute_steps(self.args, plan.max_steps)
+        self.control = TrainerControl()
+        self.callback_handler.references.update(
+            model=self.model, optimizer=self.optimizer, lr_scheduler=self.lr_scheduler, train_dataloader=loader
+        )
+        self._plan, self._first_step = plan, self.state.global_step
+        self._start_time = time.time()
+        self._tokens_at_start = self.state.num_input_tokens_seen
+        self._log_takes_time = "start_time" in accepted_keywords(self.log, ("start_time",))
+        return Run(
+            args=self.args,
+            state=self.state,
+            control=self.control,
+            callbacks=self.callback_handler,
+            engine=self.engine,
+            feed=self._feed,
+            log=self._log_training,
+            evaluate=lambda: self._evaluate_in_training(ignore_keys),
+            save=lambda: self._save_checkpoint(self.model, None),
+            finish=self._finish,
+            observe_batch=self._observer(),
+            last_logged_step=self.state.global_step,
+        )
+
+    def _continue_from(self, checkpoint: Path, plan: TrainingPlan) -> None:
+        """Put state, optimizer, schedule, data position and random numbers where the checkpoint left them."""
+        saved = TrainerState.load_from_json(checkpoint / "trainer_state.json")
+        saved.max_steps, saved.num_train_epochs = plan.max_steps, plan.epochs
+        saved.train_batch_size = self.args.train_batch_size
+        self.state = saved
+        rest = self._load_training_state(checkpoint)
+        if not self.args.ignore_data_skip:
+            self._feed.start_at(rest["data"]["epoch"], rest["data"]["batches"])
+        else:
+            self._feed.start_at(rest["data"]["epoch"], 0)
+        self._restore_callbacks(saved.stateful_callbacks)
+        self._restore_random_state(rest["random"])
+        logger.info("Resuming from %s at step %d.", checkpoint, saved.global_step)
