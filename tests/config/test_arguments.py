@@ -47,8 +47,8 @@ class ArgsWithInit(TrainingArguments):
 @dataclass
 class ArgsThatTakeOurNames(TrainingArguments):
     engine: str = "vllm"
-    profile: bool = False
-    micro_batch: float = 0.5
+    profile: bool = False  # type: ignore[assignment]
+    micro_batch: float = 0.5  # type: ignore[assignment]
 
 
 def test_construction_imports_no_framework() -> None:

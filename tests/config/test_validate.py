@@ -8,6 +8,11 @@ import pytest
 from trainwright.config import TrainingArguments, TrainwrightWarning, check_device
 from trainwright.config import validate as rules
 
+
+def _with(**values: Any) -> TrainingArguments:
+    return TrainingArguments("x", **values)
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"load_best_model_at_end": True}, "eval_strategy"),
     ({"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "no"}, "save_strategy"),
@@ -140,12 +145,12 @@ def test_device_is_asked_later(monkeypatch: pytest.MonkeyPatch) -> None:
     check_device(TrainingArguments("x", fp16=True))
     for name in ("bf16", "bf16_full_eval", "tf32"):
         with pytest.raises(ValueError, match=f"{name}=True is not available on abacus"):
-            check_device(TrainingArguments("x", **{name: True}))
+            check_device(_with(**{name: True}))
 
 
 def test_cpu_has_half_precision_but_no_tf32() -> None:
     for name in ("bf16", "fp16", "bf16_full_eval", "fp16_full_eval"):
-        check_device(TrainingArguments("x", use_cpu=True, **{name: True}))
+        check_device(_with(use_cpu=True, **{name: True}))
     check_device(TrainingArguments("x", use_cpu=True, tf32=False))
     with pytest.raises(ValueError, match="tf32"):
         check_device(TrainingArguments("x", use_cpu=True, tf32=True))

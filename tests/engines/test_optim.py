@@ -2,7 +2,6 @@
 
 import logging
 import sys
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -100,7 +99,7 @@ def test_trains_and_its_state_resumes(name: str) -> None:
         optimizer = build_optimizer(model, args)
         getattr(optimizer, "train", lambda: None)()
         ready.append(optimizer)
-    expected = train(whole, ready[0], 4)
+    expected = train(whole, ready[0], 8)
     assert not all(torch.equal(a, b) for a, b in zip(before, expected, strict=True))
 
     halves = _two_halves(first, ready[1], second, ready[2])
@@ -109,10 +108,10 @@ def test_trains_and_its_state_resumes(name: str) -> None:
 
 
 def _two_halves(first: nn.Module, one: Any, second: nn.Module, two: Any) -> list[torch.Tensor]:
-    """Four steps, with model and optimizer handed over through their state in the middle."""
+    """Eight steps, with model and optimizer handed over through their state in the middle."""
     torch.manual_seed(1)
-    batches = [torch.randint(0, 11, (5,)) for _ in range(4)]
-    for model, optimizer, part in ((first, one, batches[:2]), (second, two, batches[2:])):
+    batches = [torch.randint(0, 11, (5,)) for _ in range(8)]
+    for model, optimizer, part in ((first, one, batches[:4]), (second, two, batches[4:])):
         if model is second:
             second.load_state_dict(first.state_dict())
             two.load_state_dict(one.state_dict())
@@ -290,7 +289,7 @@ class _AnyClass(SimpleNamespace):
 
 
 @pytest.fixture
-def fake_packages(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[nn.Module]]:
+def fake_packages(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
     overridden: list[nn.Module] = []
     manager = SimpleNamespace(register_module_override=lambda module, *_: overridden.append(module))
     for module in PACKAGES:

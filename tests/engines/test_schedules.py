@@ -90,7 +90,7 @@ def _rates(optimizer: SGD, scheduler: Any, metrics: list[float], by_metric: bool
 
 
 @pytest.mark.parametrize("name", [member.value for member in SchedulerType])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data(), total=st.integers(1, 40), warmup=st.integers(0, 15))
 def test_equal_to_transformers(name: str, data: st.DataObject, total: int, warmup: int) -> None:
     options = data.draw(OPTIONS[name])

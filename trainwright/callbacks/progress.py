@@ -41,23 +41,22 @@ class PrinterCallback(TrainerCallback):
             return
         # A new dict: transformers' PrinterCallback takes total_flos out of the logs of everyone after it.
         shown = {name: value for name, value in logs.items() if name != "total_flos"}
-        print({name: f"{value:.4g}" if isinstance(value, float) else value for name, value in shown.items()}, flush=True)
+        short = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in shown.items()}
+        print(short, flush=True)
 
 
 def _harmless(method: Event) -> Event:
     """Let a display fail by itself: the run that it shows must not stop."""
 
     @functools.wraps(method)
-    def guarded(
-        self: ProgressCallback, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def guarded(self: ProgressCallback, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._gave_up or not state.is_world_process_zero:
             return
         try:
             method(self, args, state, control, **kwargs)
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # rich ends the program when a pipe breaks
             self._gave_up = True
-            logger.warning("The progress display failed (%s: %s); training goes on without.", type(error).__name__, error)
+            logger.warning("The progress display failed and is switched off; training goes on: %r", error)
             self.close()
 
     return guarded
@@ -154,7 +153,7 @@ class ProgressCallback(TrainerCallback):
         self._end_prediction()
 
     def close(self, *, keep: bool = True) -> None:
-        """Take the bars off the screen, or, with ``keep``, leave the training bar where it stood. May be called twice."""
+        """Take the bars off the screen, or, with ``keep``, leave the training bar where it stood; safe to repeat."""
         bars, self._bars, self.training_bar, self.prediction_bar = self._bars, None, None, None
         self._begin_stack = []
         if bars is not None:
@@ -175,10 +174,10 @@ class ProgressCallback(TrainerCallback):
         if row is None:
             return
         if "loss" in logs:
-            row.fields["loss"] = wording.number(logs["loss"])
+            row.fields["loss"] = f"{logs['loss']:.3g}"
         metric = wording.deciding_metric(logs, args.metric_for_best_model)
         if metric is not None:
-            row.fields[metric[0]] = wording.number(metric[1])
+            row.fields[metric[0]] = f"{metric[1]:.3g}"
 
     def _terminal(self) -> Console | None:
         """Where bars can be drawn, or None."""

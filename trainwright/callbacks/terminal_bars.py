@@ -18,9 +18,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from types import FrameType
-from typing import TextIO
+from typing import ClassVar, TextIO
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.file_proxy import FileProxy
 from rich.live import Live
 from rich.progress_bar import ProgressBar
@@ -30,13 +30,20 @@ from rich.text import Text
 from trainwright.callbacks.wording import clock, speed
 
 _SECONDS_BETWEEN_DRAWINGS = 0.2
-_WIDEST_BAR, _NARROWEST_BAR = 40, 6
+_WIDEST_BAR, _NARROWEST_BAR = 40, 5
+
+
+class TerminalConsole(Console):
+    """A console that fails like any stream when its reader is gone, where rich's own ends the program."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError("The reader of the progress display is gone.")
 
 
 @lru_cache(maxsize=1)
 def shared_console() -> Console:
     """One console on stderr for the process, so that what is printed and what is drawn take turns."""
-    return Console(stderr=True)
+    return TerminalConsole(stderr=True)
 
 
 @dataclass
@@ -52,8 +59,11 @@ class Row:
     #: What one unit of ``done`` is worth in samples; None shows steps.
     samples_per_unit: float | None = None
     started: float = field(default_factory=time.perf_counter)
+    #: When the count was seen to change, and to what: slow steps need a longer look than fast ones.
     _seen: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=30))
     _settled: tuple[float, int] | None = None
+    _last_done: int | None = None
+    _last_rate: str = ""
 
     def pause(self) -> None:
         """Forget the recent pace: what comes next is not comparable with what was before."""
@@ -69,24 +79,24 @@ class Row:
         if rate:
             words.append(rate)
         remaining = self._remaining(now, done)
-        words.append(clock(now - self.started) + (f" < {clock(remaining)}" if remaining is not None else ""))
+        words.append(clock(now - self.started) + (f"<{clock(remaining)}" if remaining is not None else ""))
         return "  ".join(words)
 
     def _look(self, now: float, done: int) -> None:
-        first = self._seen[0][1] if self._seen else done
-        if self._settled is None and done > first:
+        if self._last_done is not None and done > self._last_done:
             # The first step compiles, allocates and starts workers: the rest must not be judged by it.
-            self._settled = (now, done)
-        self._seen.append((now, done))
+            self._settled = self._settled or (now, done)
+            self._seen.append((now, done))
+        self._last_done = done
 
     def _rate(self) -> str:
-        (start, first), (end, last) = self._seen[0], self._seen[-1]
-        if last <= first or end <= start:
-            return ""
-        per_second = (last - first) / (end - start)
-        if self.samples_per_unit is None:
-            return speed(per_second, "steps")
-        return speed(per_second * self.samples_per_unit, "samples")
+        if len(self._seen) > 1:
+            (start, first), (end, last) = self._seen[0], self._seen[-1]
+            per_second = (last - first) / max(end - start, 1e-9)
+            in_samples = self.samples_per_unit is not None
+            rate = per_second * (self.samples_per_unit or 1.0)
+            self._last_rate = speed(rate, "samples" if in_samples else "steps")
+        return self._last_rate
 
     def _remaining(self, now: float, done: int) -> float | None:
         if self.total is None or self._settled is None or done <= self._settled[1]:
@@ -97,6 +107,9 @@ class Row:
 
 class TerminalBars:
     """A bar for training and, below it, one for evaluation; lines printed meanwhile appear above them."""
+
+    #: The bars now on the screen: there is one screen, so a second run at the same time prints plain lines.
+    shown: ClassVar[TerminalBars | None] = None
 
     def __init__(self, console: Console, *, redirect: bool) -> None:
         self.console = console
@@ -120,7 +133,6 @@ class TerminalBars:
 
     def start(self) -> None:
         """Show the bars."""
-        global _shown
         self._live.start()
         # A hidden cursor would stay hidden if the process were killed.
         self.console.show_cursor(True)
@@ -130,7 +142,7 @@ class TerminalBars:
                 above = _Above(self, original)
                 setattr(sys, name, above)
                 self._streams.append((name, original, above))
-        _shown = self
+        TerminalBars.shown = self
         atexit.register(self.close)
         self._painter.start()
 
@@ -160,7 +172,6 @@ class TerminalBars:
 
     def close(self, *, keep: bool = True) -> None:
         """Stop drawing and give the streams back; ``keep`` leaves the training bar on the screen where it stood."""
-        global _shown
         with self._closing:
             if self.closed:
                 return
@@ -168,8 +179,8 @@ class TerminalBars:
         self._stop.set()
         self._loop_frame = None
         self._give_streams_back()
-        if _shown is self:
-            _shown = None
+        if TerminalBars.shown is self:
+            TerminalBars.shown = None
         atexit.unregister(self.close)
         self.prediction = None
         self._live.transient = not keep or self.training is None
@@ -195,28 +206,27 @@ class TerminalBars:
                     self.close()
                 else:
                     self.refresh()
-            except Exception:
+            except (Exception, SystemExit):
                 # A display that fails goes dark; training knows nothing of it.
                 self.close()
 
     def _render(self) -> RenderableType:
-        grid = Table.grid(padding=(0, 1))
-        for row in (self.training, self.prediction):
-            if row is not None:
-                self._add(grid, row)
-        return grid
+        return Group(*(self._line(row) for row in (self.training, self.prediction) if row is not None))
 
-    def _add(self, grid: Table, row: Row) -> None:
+    def _line(self, row: Row) -> RenderableType:
         text = row.text()
-        # Label, two gaps, and one column in which the cursor rests.
-        space = self.console.width - len(text) - len(row.label) - 3
-        words = Text(text, no_wrap=True, overflow="ellipsis")
-        label = Text(row.label, style="bold", no_wrap=True)
-        if space < _NARROWEST_BAR:
-            grid.add_row(label, words)
-            return
-        bar = ProgressBar(row.total, row.done(), width=min(space, _WIDEST_BAR), pulse=row.total is None)
-        grid.add_row(label, bar, words)
+        label = f"{row.label:<5}"
+        # Two gaps, and one column in which the cursor rests.
+        space = self.console.width - len(text) - len(label) - 3
+        cells: list[RenderableType] = [Text(label, style="bold", no_wrap=True)]
+        if space >= _NARROWEST_BAR:
+            cells.append(ProgressBar(row.total, row.done(), width=min(space, _WIDEST_BAR), pulse=row.total is None))
+        cells.append(Text(text, no_wrap=True, overflow="ellipsis"))
+        grid = Table.grid(padding=(0, 1))
+        grid.add_row(*cells)
+        # Exactly full lines would wrap on some terminals.
+        grid.width = None if space >= _NARROWEST_BAR else self.console.width - 1
+        return grid
 
 
 class _Above(FileProxy):
@@ -234,20 +244,17 @@ class _Above(FileProxy):
         return self._file.write(text) if self._bars.closed else super().write(text)
 
 
-#: The bars now on the screen: there is one screen, so a second run at the same time prints plain lines.
-_shown: TerminalBars | None = None
-
-
 def shown_bars() -> TerminalBars | None:
     """The bars that are on the screen, if any; such as were abandoned are closed first."""
-    if _shown is not None and _shown.abandoned():
-        _shown.close()
-    return _shown
+    bars = TerminalBars.shown
+    if bars is not None and bars.abandoned():
+        bars.close()
+    return TerminalBars.shown
 
 
 def _after_fork() -> None:
-    if _shown is not None:
-        _shown.forget_in_child()
+    if TerminalBars.shown is not None:
+        TerminalBars.shown.forget_in_child()
 
 
 if hasattr(os, "register_at_fork"):

@@ -14,7 +14,8 @@ from trainwright.core.state import TrainerState
 #: Names that a line has no room for; ``metrics.jsonl`` has them all.
 _HIDDEN_ENDINGS = ("_runtime", "_per_second", "_preparation_time")
 _HIDDEN = {"total_flos", "epoch", "step"}
-_SHORT = {"learning_rate": "lr"}
+#: Shorter names, and three digits, for what is only glanced at: a line should fit 80 columns.
+_SHORT = {"learning_rate": "lr", "grad_norm": "grad"}
 _GIB = 1024**3
 
 
@@ -53,6 +54,17 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def duration(seconds: float) -> str:
+    """A time span in words.
+
+    >>> duration(0.034), duration(12.34), duration(75)
+    ('0.03 s', '12.3 s', '1:15 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
+    return f"{clock(seconds)} {'min' if seconds < 3600 else 'h'}"
+
+
 def speed(per_second: float, unit: str) -> str:
     """A rate; below one a second it still shows digits.
 
@@ -71,10 +83,11 @@ def log_line(logs: Mapping[str, Any], state: TrainerState, *, pace: str = "", ma
             words.append(f"epoch {round(float(logs['epoch']), 2):g}")
     for name, value in logs.items():
         if name not in _HIDDEN and not name.endswith(_HIDDEN_ENDINGS):
-            words.append(f"{_SHORT.get(name, name)} {number(value, max_str_len)}")
+            short = f"{value:.3g}" if name in _SHORT and isinstance(value, float) else number(value, max_str_len)
+            words.append(f"{_SHORT.get(name, name)} {short}")
     took = sum(value for name, value in logs.items() if name.endswith("_runtime") and not name.startswith("train_"))
     if took:
-        words.append(f"in {took:.1f} s")
+        words.append(f"in {duration(took)}")
     if pace:
         words.append(pace)
     return "  ".join(words)
@@ -90,9 +103,9 @@ def closing_line(args: Any, state: TrainerState, summary: Mapping[str, Any], fir
     """How a run ended."""
     steps, total = state.global_step, state.max_steps
     if steps >= total:
-        words = [f"trained {plural(steps - first_step, 'step')} in {clock(took)}"]
+        words = [f"trained {plural(steps - first_step, 'step')} in {duration(took)}"]
     else:
-        words = [f"stopped at step {steps} of {total} after {clock(took)}"]
+        words = [f"stopped at step {steps} of {total} after {duration(took)}"]
     if "train_loss" in summary:
         words.append(f"train_loss {number(summary['train_loss'])}")
     if state.best_metric is not None and args.metric_for_best_model is not None:
@@ -108,7 +121,7 @@ def plural(count: float, noun: str) -> str:
 
 
 def deciding_metric(logs: Mapping[str, Any], wanted: str | None) -> tuple[str, Any] | None:
-    """The evaluation metric worth a place beside the bar: the one that decides, accuracy, or the first that is no loss."""
+    """The evaluation metric to show beside the bar: the one that decides, accuracy, or the first that is no loss."""
     metrics = {
         name.removeprefix("eval_"): value
         for name, value in logs.items()

@@ -41,4 +41,6 @@ def _is_said(name: str, value: Any, values: dict[str, Any]) -> bool:
         return False
     if name == "logging_dir":
         return "tensorboard" in (values.get("report_to") or [])  # v4 always invents a directory
+    if name == "fsdp_config":
+        return bool(values.get("fsdp"))  # v4 fills it in for everybody
     return name not in RULES or value != RULES[name].v4_default

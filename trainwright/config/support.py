@@ -8,7 +8,7 @@ from trainwright.config.hf_fields import FIELDS, REMOVED
 from trainwright.config.removal import default_of
 from trainwright.config.warnings import warn
 
-_OFF = (None, False, "", "no", "false", "False", [], {})
+_OFF = (None, False, "", "no", "false", "False", [], (), {})
 _ACCELERATOR_KEYS = {
     "split_batches",
     "dispatch_batches",

@@ -85,12 +85,9 @@ class DropColumnsCollator:
     def __call__(self, features: list[Any]) -> Any:
         if self.keep is None:
             return self.collate(features)
-        names = self._kept_names
-        try:
-            nothing_to_drop = all(feature.keys() <= names for feature in features)
-        except AttributeError:
-            nothing_to_drop = not any(isinstance(feature, Mapping) for feature in features)
-        if nothing_to_drop:
+        first = features[0]
+        # Collators take their keys from the first sample, so that is where an unused one would come from.
+        if not isinstance(first, (dict, Mapping)) or first.keys() <= self._kept_names:
             return self.collate(features)
         return self.collate([self._narrowed(feature) for feature in features])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -12,6 +12,15 @@ import numpy as np
 from trainwright.core.results import EvalLoopOutput, EvalPrediction
 
 PADDING = -100
+
+
+class WeightedMean(Protocol):
+    """A running sum of loss x weight and of weights, kept on the device."""
+
+    def add(self, loss: Any, weight: Any) -> None: ...
+    def value(self) -> float | None:
+        """The mean, which waits for the device; None if nothing was added."""
+        ...
 
 
 class EvalEngine(Protocol):
@@ -23,7 +32,7 @@ class EvalEngine(Protocol):
         """Numpy arrays in place of the framework's, in nested tuples, lists and dicts."""
         ...
 
-    def weighted_mean(self, losses: list[Any], weights: list[Any]) -> float: ...
+    def weighted_mean(self) -> WeightedMean: ...
 
 
 @dataclass
@@ -39,6 +48,8 @@ class EvaluationPlan:
     include: tuple[str, ...] = ()
     after_batch: Callable[[], None] | None = None
     prefix: str = "eval"
+    #: Dataset index of each row, where the loader does not go in dataset order; what is kept is put back.
+    order: Sequence[int] | None = None
 
 
 @dataclass
@@ -49,15 +60,13 @@ class Collected:
     labels: list[Any] = field(default_factory=list)
     inputs: list[Any] = field(default_factory=list)
     losses: list[Any] = field(default_factory=list)
-    loss_values: list[Any] = field(default_factory=list)
-    weights: list[Any] = field(default_factory=list)
     samples: int = 0
     metrics: dict[str, Any] = field(default_factory=dict)
 
 
 def evaluate(plan: EvaluationPlan, loader: Iterable[Any], engine: EvalEngine) -> EvalLoopOutput:
     """Run ``plan`` over ``loader``; ``<prefix>_loss`` is the mean over all targets, however they are batched."""
-    seen = Collected()
+    seen, mean = Collected(), engine.weighted_mean()
     streaming = is_streaming_metric(plan.compute_metrics)
     if streaming:
         plan.compute_metrics.reset()
@@ -66,9 +75,8 @@ def evaluate(plan: EvaluationPlan, loader: Iterable[Any], engine: EvalEngine) ->
         seen.samples += rows
         weight = engine.count_targets(batch)
         loss, predictions, labels, inputs = plan.step(batch)
-        if loss is not None and not (isinstance(weight, int) and weight == 0):
-            seen.loss_values.append(loss)
-            seen.weights.append(rows if weight is None else weight)
+        if loss is not None:
+            mean.add(loss, rows if weight is None else weight)
         if streaming:
             update_streaming_metric(plan.compute_metrics, predictions, labels)
         elif plan.batch_metrics and plan.compute_metrics is not None and labels is not None:
@@ -77,7 +85,7 @@ def evaluate(plan: EvaluationPlan, loader: Iterable[Any], engine: EvalEngine) ->
             keep(seen, plan, engine, predictions, labels, inputs, loss, rows)
         if plan.after_batch is not None:
             plan.after_batch()
-    return conclude(plan, seen, engine, streaming)
+    return conclude(plan, seen, mean.value(), streaming)
 
 
 def keep(
@@ -119,9 +127,9 @@ def update_streaming_metric(metric: Any, predictions: Any, labels: Any) -> None:
     metric.update(predictions[0] if isinstance(predictions, (tuple, list)) else predictions, labels)
 
 
-def conclude(plan: EvaluationPlan, seen: Collected, engine: EvalEngine, streaming: bool) -> EvalLoopOutput:
+def conclude(plan: EvaluationPlan, seen: Collected, loss: float | None, streaming: bool) -> EvalLoopOutput:
     """Join what was kept and compute the metrics."""
-    join = concatenate if plan.concatenate else list
+    join = joiner(plan, seen.samples)
     predictions = join(seen.predictions) if seen.predictions else None
     labels = join(seen.labels) if seen.labels else None
     metrics = dict(seen.metrics)
@@ -134,10 +142,29 @@ def conclude(plan: EvaluationPlan, seen: Collected, engine: EvalEngine, streamin
         }
         metrics = dict(plan.compute_metrics(EvalPrediction(predictions, labels, **extra)) or {})
     metrics = {name: plain(value) for name, value in metrics.items()}
-    if seen.loss_values:
-        metrics[f"{plan.prefix}_loss"] = engine.weighted_mean(seen.loss_values, seen.weights)
+    if loss is not None:
+        metrics[f"{plan.prefix}_loss"] = loss
     named = {n if n.startswith(f"{plan.prefix}_") else f"{plan.prefix}_{n}": v for n, v in metrics.items()}
     return EvalLoopOutput(predictions, labels, named, seen.samples)
+
+
+def joiner(plan: EvaluationPlan, samples: int) -> Callable[[list[Any]], Any]:
+    """How batches become one: left apart, concatenated, or concatenated and put back in dataset order."""
+    if not plan.concatenate:
+        return list
+    if plan.order is None:
+        return concatenate
+    back = np.argsort(np.asarray(plan.order[:samples]))
+    return lambda parts: reordered(concatenate(parts), back)
+
+
+def reordered(value: Any, order: np.ndarray) -> Any:
+    """Rows of the arrays in ``value`` in ``order``."""
+    if isinstance(value, (tuple, list)) and value and isinstance(value[0], np.ndarray):
+        return type(value)(reordered(item, order) for item in value)
+    if isinstance(value, dict):
+        return {key: reordered(item, order) for key, item in value.items()}
+    return value[order] if isinstance(value, np.ndarray) and len(value) == len(order) else value
 
 
 def streaming_result(metric: Any) -> dict[str, Any]:

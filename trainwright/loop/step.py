@@ -31,6 +31,8 @@ def take_step(run: Run, batches: list[Any]) -> None:
 
 def portions(run: Run, batches: list[Any]) -> list[Portion]:
     """Weight each micro-batch by its share of the step's targets: a mean of means would not do."""
+    if len(batches) == 1:
+        return [whole_step(run.engine.count_targets(batches[0]))]
     targets = [run.engine.count_targets(batch) for batch in batches]
     pieces = len(batches)
     if any(count is None for count in targets):
@@ -40,6 +42,11 @@ def portions(run: Run, batches: list[Any]) -> list[Portion]:
         # No target anywhere: weight 0, so that the engine selects the contribution away.
         return [Portion(count, count / total if total else 0.0, total, pieces) for count in targets]
     return [Portion(count, count / total, total, pieces) for count in targets]
+
+
+def whole_step(targets: Any) -> Portion:
+    """A step of one micro-batch: nothing to weigh, unless there is no target in it."""
+    return Portion(targets, 0.0 if isinstance(targets, int) and targets == 0 else 1.0, targets, 1)
 
 
 def log_is_due(run: Run) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -21,8 +20,6 @@ from trainwright.data.loader import has_length
 from trainwright.engines.torch.step_callbacks import EmptyCacheCallback, ProfileCallback
 from trainwright.loop.evaluate import accepts_compute_result, is_streaming_metric
 from trainwright.trackers import build_trackers
-
-logger = logging.getLogger("trainwright")
 
 
 def choose_processor(processing_class: Any, tokenizer: Any) -> Any:
@@ -76,8 +73,6 @@ def refuse_contradictions(trainer: Any) -> None:
     dataset = trainer.train_dataset
     if dataset is not None and not has_length(dataset) and args.max_steps <= 0:
         raise ValueError("train_dataset has no length, so max_steps must say how long to train: set max_steps=...")
-    if args.load_best_model_at_end and args.save_strategy == "no":
-        logger.info("load_best_model_at_end with save_strategy='no': a checkpoint is saved whenever the metric improves.")
 
 
 def _evaluates_by_itself(trainer: Any) -> bool:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -102,6 +101,8 @@ class EvaluationMethods:
         return PredictionOutput(output.predictions, output.label_ids, metrics)
 
     _transforms: list[Transform] | None = None
+    #: Trying the metric on one batch before training: nothing that callbacks should hear of.
+    _is_looking_ahead = False
 
     def _speed(self, prefix: str, start: float, samples: int) -> dict[str, float]:
         batch = self.args.eval_batch_size * self.args.world_size
@@ -138,11 +139,12 @@ class EvaluationMethods:
             concatenate=self.args.eval_do_concat_batches,
             batch_metrics=self.args.batch_eval_metrics,
             include=tuple(self.args.include_for_metrics),
-            after_batch=lambda: self._fire("on_prediction_step"),
+            after_batch=None if self._is_looking_ahead else lambda: self._fire("on_prediction_step"),
             prefix=metric_key_prefix,
+            order=getattr(dataloader, "sample_order", None),
         )
         try:
-            return in_dataset_order(evaluate(plan, dataloader, self.engine), dataloader)
+            return evaluate(plan, dataloader, self.engine)
         finally:
             if self.is_in_train:
                 self.engine.train_mode()
@@ -211,21 +213,6 @@ class EvaluationMethods:
             return ignore_keys
         config = getattr(self.model, "config", None)
         return getattr(config, "keys_to_ignore_at_inference", ["past_key_values"]) if config is not None else []
-
-
-def in_dataset_order(output: EvalLoopOutput, loader: Any) -> EvalLoopOutput:
-    """Predictions back in the dataset's order where the loader went through it in another, to save padding."""
-    order = getattr(loader, "sample_order", None)
-    if order is None or output.predictions is None or len(order) != output.num_samples:
-        return output
-    back = np.argsort(np.asarray(order))
-    return output._replace(predictions=_reordered(output.predictions, back), label_ids=_reordered(output.label_ids, back))
-
-
-def _reordered(value: Any, order: np.ndarray) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_reordered(item, order) for item in value)
-    return value[order] if isinstance(value, np.ndarray) else value
 
 
 def _predictions(outputs: Any, ignored: Iterable[str]) -> Any:

@@ -41,6 +41,7 @@ def _metrics_of_one_batch(trainer: Any, prefix: str) -> list[str] | None:
     """Names that ``compute_metrics`` gives for a first batch; None if it cannot work on so little."""
     chosen = prefix.removeprefix("eval_") if isinstance(trainer.eval_dataset, dict) else None
     before = random_state()
+    trainer._is_looking_ahead = True
     try:
         loader = trainer.get_eval_dataloader(chosen)
         output = trainer.evaluation_loop(_first_batch(loader), "Looking ahead", metric_key_prefix=prefix)
@@ -51,6 +52,7 @@ def _metrics_of_one_batch(trainer: Any, prefix: str) -> list[str] | None:
         logger.info("compute_metrics could not be tried on one batch before training: %s", error)
         return None
     finally:
+        trainer._is_looking_ahead = False
         set_random_state(*before)
     speed = [f"{prefix}_{name}" for name in ("runtime", "samples_per_second", "steps_per_second")]
     return [*output.metrics, *speed]

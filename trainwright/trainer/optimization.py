@@ -8,6 +8,7 @@ from torch import nn
 
 from trainwright.engines.torch.optim import build_optimizer, decay_parameter_names, optimizer_class_and_kwargs
 from trainwright.engines.torch.schedules import build_scheduler
+from trainwright.trainer.signatures import overrides
 
 
 class OptimizationMethods:
@@ -18,9 +19,12 @@ class OptimizationMethods:
     optimizer: Any
     lr_scheduler: Any
     optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None
+    #: Steps of the run that is being prepared; schedule-free optimizers resolve a fractional warm-up with it.
+    _total_steps: int | None = None
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
         """Set ``self.optimizer`` and ``self.lr_scheduler``."""
+        self._total_steps = num_training_steps
         self.create_optimizer()
         self.create_scheduler(num_training_steps=num_training_steps, optimizer=self.optimizer)
 
@@ -29,7 +33,7 @@ class OptimizationMethods:
         if self.optimizer is None:
             chosen = self.optimizer_cls_and_kwargs
             if chosen is None:
-                chosen = self.get_optimizer_cls_and_kwargs(self.args, self.model)
+                chosen = self._chosen_optimizer()
             names = self.get_decay_parameter_names(model or self.model)
             self.optimizer = build_optimizer(model or self.model, self.args, chosen, decay_names=names)
         return self.optimizer
@@ -45,6 +49,11 @@ class OptimizationMethods:
                 kwargs=self.args.lr_scheduler_kwargs,
             )
         return self.lr_scheduler
+
+    def _chosen_optimizer(self) -> tuple[Any, dict[str, Any]]:
+        if overrides(self, OptimizationMethods, "get_optimizer_cls_and_kwargs"):
+            return self.get_optimizer_cls_and_kwargs(self.args, self.model)
+        return optimizer_class_and_kwargs(self.args, self.model, self._total_steps)
 
     @staticmethod
     def get_optimizer_cls_and_kwargs(args: Any, model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:

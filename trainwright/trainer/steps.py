@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from trainwright.core.engine import Portion
 from trainwright.data.feed import take
 from trainwright.engines.torch.engine import TorchEngine
 from trainwright.engines.torch.losses import logits_of, loss_of, smoothed_loss
-from trainwright.engines.torch.targets import TargetCounter, base_model
+from trainwright.engines.torch.targets import TargetCounter, base_model, is_mapping
 from trainwright.trainer.signatures import (
     accepted_keywords,
     forward_parameters,
@@ -131,7 +131,7 @@ class StepMethods:
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         """Batch on the device."""
-        if isinstance(inputs, Mapping) and not inputs:
+        if is_mapping(inputs) and not inputs:
             raise ValueError(
                 "A batch came out empty: none of the dataset's columns is an argument of the model's forward. "
                 "Rename the columns, or set remove_unused_columns=False."
@@ -174,7 +174,7 @@ class StepMethods:
         The Trainer weights micro-batches by their share of the step's targets.
         """
         labels = None
-        if isinstance(inputs, Mapping):
+        if is_mapping(inputs):
             if self._loss_outside_model:
                 inputs = dict(inputs)
                 labels = inputs.pop("labels", None)
@@ -199,6 +199,6 @@ class StepMethods:
         return self.compute_loss_func(outputs, labels)
 
     def _forward(self, model: nn.Module, inputs: Any) -> Any:
-        if isinstance(inputs, Mapping):
+        if is_mapping(inputs):
             return model(**inputs)
         return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.core.engine import Portion
-from trainwright.engines.torch.meter import LossMeter
+from trainwright.engines.torch.meter import LossMeter, WeightedMean
 from trainwright.engines.torch.precision import Precision
 from trainwright.engines.torch.schedules import needs_metric
 from trainwright.engines.torch.targets import count_rows
@@ -149,15 +149,8 @@ class TorchEngine:
     def to_host(self, value: Any) -> Any:
         return to_numpy(value)
 
-    def weighted_mean(self, losses: list[Any], weights: list[Any]) -> float:
-        """Sum of loss x weight over sum of weights, in float64, with one wait for the device."""
-        stacked = torch.stack([loss.reshape(()) for loss in losses]).double()
-        if any(isinstance(weight, Tensor) for weight in weights):
-            counts = torch.stack([torch.as_tensor(w, device=stacked.device) for w in weights]).double()
-        else:
-            counts = torch.tensor(weights, dtype=torch.float64, device=stacked.device)
-        products = torch.where(counts > 0, stacked * counts, 0.0)
-        return float(products.sum() / counts.sum())
+    def weighted_mean(self) -> WeightedMean:
+        return WeightedMean()
 
 
 def move(value: Any, device: torch.device) -> Any:

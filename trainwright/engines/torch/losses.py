@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainwright.engines.torch.targets import IGNORED
+from trainwright.engines.torch.targets import IGNORED, is_mapping
 
 
 def loss_of(outputs: Any, labels: Any, inputs: Any) -> Tensor:
     """The loss in ``outputs``; where a model returns only logits, cross-entropy or mean squared error with labels."""
-    if isinstance(outputs, Mapping):
+    if is_mapping(outputs):
         if "loss" in outputs and outputs["loss"] is not None:
             return outputs["loss"]
         if labels is not None:
@@ -35,7 +34,7 @@ def logits_of(outputs: Any) -> Tensor:
     """The main prediction among a model's outputs."""
     if isinstance(outputs, Tensor):
         return outputs
-    if isinstance(outputs, Mapping):
+    if is_mapping(outputs):
         if "logits" in outputs:
             return outputs["logits"]
         return next(value for name, value in outputs.items() if name != "loss" and isinstance(value, Tensor))
@@ -67,7 +66,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def _no_loss(names: list[str], inputs: Any) -> str:
-    given = ", ".join(inputs) if isinstance(inputs, Mapping) else type(inputs).__name__
+    given = ", ".join(inputs) if is_mapping(inputs) else type(inputs).__name__
     return (
         f"The model returned no loss, only: {', '.join(names)}. It was given: {given}. Give the batch a 'labels' entry, "
         "pass compute_loss_func= to the Trainer, or override compute_loss."

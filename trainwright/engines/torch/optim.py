@@ -46,11 +46,13 @@ def decay_parameter_names(model: nn.Module) -> list[str]:
 
 
 def parameter_groups(model: nn.Module, args: Any, decay_names: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """Two groups, with and without weight decay; both exist even when one is empty, so schedules see two rates."""
+    """Two groups, with and without weight decay; one where nothing decays, since each costs its own kernels."""
     decays = set(decay_parameter_names(model) if decay_names is None else decay_names)
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not trained:
         raise ValueError("No parameter of the model requires a gradient: unfreeze some before training.")
+    if not args.weight_decay:
+        return [{"params": [parameter for _, parameter in trained], "weight_decay": 0.0}]
     return [
         {"params": [parameter for name, parameter in trained if name in decays], "weight_decay": args.weight_decay},
         {"params": [parameter for name, parameter in trained if name not in decays], "weight_decay": 0.0},
@@ -141,9 +143,11 @@ def _device_type(request: Request) -> str:
 
 @cache
 def fused_adamw_available(device_type: str) -> bool:
-    """Ask torch by building one; it refuses devices without a fused kernel."""
+    """Ask torch by taking one step of a single number; it refuses devices without a fused kernel."""
     try:
-        torch.optim.AdamW([torch.zeros(1, device=device_type, requires_grad=True)], fused=True)
+        parameter = torch.zeros(1, device=device_type, requires_grad=True)
+        parameter.grad = torch.zeros_like(parameter)
+        torch.optim.AdamW([parameter], fused=True).step()
     except (RuntimeError, NotImplementedError):
         return False
     return True

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
@@ -30,6 +31,22 @@ class FactorLR(LRScheduler):
     def get_lr(self) -> list[Any]:
         """The learning rate of each parameter group at the current step."""
         return [base * self.factor(self.last_epoch) for base in self.base_lrs]
+
+    def step(self, epoch: int | None = None) -> None:
+        """As torch's, without its checks and warnings, which cost more than the rest: this runs after every update."""
+        if epoch is not None:
+            super().step(epoch)
+            return
+        self.last_epoch += 1
+        self._step_count += 1
+        factor = self.factor(self.last_epoch)
+        self._last_lr = [base * factor for base in self.base_lrs]
+        for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
+            if isinstance(group["lr"], Tensor):
+                # Compiled optimizers hold their rate in a tensor that must stay the same object.
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
 
     def state_dict(self) -> dict[str, Any]:
         """Position and base rates; the factor is rebuilt from the arguments."""

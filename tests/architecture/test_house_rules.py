@@ -1,0 +1,95 @@
+"""House rules are tests: layers, sizes, what import costs, what the public names are."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import trainwright
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "trainwright").rglob("*.py"))
+
+PUBLIC_NAMES = {
+    "BestRun", "DataCollatorForLanguageModeling", "DataCollatorForMultipleChoice",
+    "DataCollatorForPermutationLanguageModeling", "DataCollatorForSeq2Seq", "DataCollatorForTokenClassification",
+    "DataCollatorForWholeWordMask", "DataCollatorWithFlattening", "DataCollatorWithPadding", "DefaultDataCollator",
+    "DefaultFlowCallback", "EarlyStoppingCallback", "EvalLoopOutput", "EvalPrediction", "ExportableState", "HubStrategy",
+    "IntervalStrategy", "OptimizerNames", "PredictionOutput", "PrinterCallback", "ProgressCallback", "SaveStrategy",
+    "SchedulerType", "Seq2SeqTrainer", "Seq2SeqTrainingArguments", "Tracker", "TrainOutput", "Trainer", "TrainerCallback",
+    "TrainerControl", "TrainerState", "TrainingArguments", "__version__", "default_data_collator",
+    "enable_full_determinism", "get_last_checkpoint", "set_seed",
+}  # fmt: skip
+
+
+def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+
+def test_files_and_functions_stay_small() -> None:
+    long_files = {str(p.relative_to(ROOT)): n for p in SOURCES if (n := len(p.read_text().splitlines())) > 400}
+    assert long_files == {}
+    long_functions = {
+        f"{path.relative_to(ROOT)}:{f.name}": size
+        for path in SOURCES
+        for f in functions(path)
+        if (size := (f.end_lineno or 0) - f.lineno + 1) > 60
+    }
+    assert long_functions == {}
+
+
+def test_public_names_are_these() -> None:
+    """A new public name is a promise: add it here on purpose."""
+    assert set(trainwright.__all__) == PUBLIC_NAMES
+    for name in trainwright.__all__:
+        assert getattr(trainwright, name) is not None
+    assert set(dir(trainwright)) == PUBLIC_NAMES
+    with pytest.raises(AttributeError, match="no attribute 'Trainr'"):
+        trainwright.Trainr  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import trainwright",
+        "from trainwright import TrainingArguments; TrainingArguments('x', learning_rate=1e-4, report_to='none')",
+        "from trainwright import TrainerCallback, EarlyStoppingCallback, IntervalStrategy",
+        "import trainwright.loop.fit, trainwright.loop.evaluate, trainwright.cli",
+    ],
+)
+def test_torch_is_left_out(code: str) -> None:
+    script = f"{code}\nimport sys\nprint([m for m in ('torch', 'transformers', 'accelerate', 'datasets') if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.strip().splitlines()[-1] == "[]"
+
+
+def test_using_the_trainer_does_not_import_transformers() -> None:
+    script = "import trainwright, sys; trainwright.Trainer; print('transformers' in sys.modules, 'torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["False", "True"]
+
+
+def test_nothing_is_unpickled_or_evaluated() -> None:
+    """No load path runs code: neither pickle nor torch.load nor eval occurs in the package."""
+    found = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import) and any(a.name.split(".")[0] in ("pickle", "dill", "cloudpickle", "joblib") for a in node.names):
+                found.append(f"{path.name}:{node.lineno} import")
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                if called in ("eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load"):
+                    found.append(f"{path.name}:{node.lineno} {called}")
+    assert found == []
+
+
+def test_layers_hold() -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", "import sys; from importlinter.cli import lint_imports_command as c; sys.argv=['lint-imports']; c()"],
+        capture_output=True, text=True, cwd=ROOT, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stdout[-3000:]

@@ -1,0 +1,102 @@
+"""Memory of prediction: bounded with a streaming metric, linear without."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from trainwright import EvalPrediction, Trainer, TrainingArguments
+
+Make = Callable[..., TrainingArguments]
+
+
+class Cheap(nn.Module):
+    """A thousand logits for next to no work."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        return {"loss": self.weight.sum(), "logits": x.expand(-1, 1000) * self.weight}
+
+
+class Indexed(Dataset[dict[str, Tensor]]):
+    def __init__(self, count: int) -> None:
+        self.x = torch.arange(count, dtype=torch.float32)[:, None]
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"x": self.x[index], "labels": torch.tensor(index % 2)}
+
+
+class Mean:
+    """A streaming metric: update, compute, reset."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.total, self.count = 0.0, 0
+
+    def update(self, predictions: Tensor, labels: Tensor) -> None:
+        self.total += float(predictions[:, 0].double().sum())
+        self.count += len(labels)
+
+    def compute(self) -> float:
+        return self.total / self.count
+
+
+def peak_bytes(call: Callable[[], Any]) -> tuple[int, Any]:
+    """How far the process's resident memory rose above where it stood, arrays and tensors alike."""
+
+    def resident(line: str) -> int:
+        return next(int(text.split()[1]) for text in STATUS.read_text().splitlines() if text.startswith(line)) * 1024
+
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+    before = resident("VmRSS")
+    result = call()
+    return resident("VmHWM") - before, result
+
+
+STATUS = Path("/proc/self/status")
+COUNT, MB = 20_000, 2**20
+
+
+def test_memory_is_bounded_with_a_streaming_metric_and_linear_without(make_args: Make) -> None:
+    args = make_args(per_device_eval_batch_size=100)
+    Trainer(Cheap(), args, compute_metrics=Mean()).predict(Indexed(1000))  # what torch allocates once
+    streamed, output = peak_bytes(lambda: Trainer(Cheap(), args, compute_metrics=Mean()).predict(Indexed(COUNT)))
+    assert output.metrics["test_mean"] == (COUNT - 1) / 2
+    assert output.predictions is None
+    assert streamed < 20 * MB
+
+    total = 0
+
+    def count(prediction: EvalPrediction, compute_result: bool) -> dict[str, float]:
+        nonlocal total
+        total += len(prediction.label_ids)
+        return {"count": total}
+
+    args.batch_eval_metrics = True
+    batched, output = peak_bytes(lambda: Trainer(Cheap(), args, compute_metrics=count).predict(Indexed(COUNT)))
+    assert output.metrics["test_count"] == COUNT
+    assert batched < 20 * MB
+
+    args.batch_eval_metrics = False
+
+    def mean(prediction: EvalPrediction) -> dict[str, float]:
+        return {"mean": prediction.predictions[:, 0].mean()}
+
+    kept, output = peak_bytes(lambda: Trainer(Cheap(), args, compute_metrics=mean).predict(Indexed(COUNT)))
+    assert output.predictions.shape == (COUNT, 1000)
+    assert output.predictions.nbytes < kept < 2.5 * output.predictions.nbytes

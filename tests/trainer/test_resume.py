@@ -1,0 +1,170 @@
+"""A resumed run is the uninterrupted one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, IterableDataset
+
+from tests.models import Plain, classification_rows, tiny_gpt2, token_rows
+from trainwright import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments, get_last_checkpoint
+
+
+class Dropping(Plain):
+    def logits(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(F.dropout(torch.tanh(self.first(x)), 0.3, self.training))
+
+
+class StopAt(TrainerCallback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == self.step:
+            control.should_training_stop = control.should_save = True
+
+
+def losses(trainer: Trainer) -> list[tuple[int, float, float]]:
+    return [(e["step"], e["loss"], e["learning_rate"]) for e in trainer.state.log_history if "loss" in e]
+
+
+@pytest.mark.parametrize("stop", [3, 5, 10, 13])
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {},
+        {"optim": "adafactor", "lr_scheduler_type": "cosine"},
+        {"optim": "sgd", "optim_args": "momentum=0.9"},
+        {"bf16": True},
+        {"dataloader_num_workers": 2},
+        {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps", "eval_steps": 2},
+    ],
+    ids=["default", "adafactor", "sgd", "bf16", "workers", "plateau"],
+)
+def test_resume_is_bit_equal(make_args: Callable[..., TrainingArguments], tmp_path: Path, stop: int, extra: dict[str, Any]) -> None:
+    rows = classification_rows(38)
+    settings = {
+        "max_steps": 16, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "learning_rate": 1e-2,
+        "logging_steps": 4, "save_strategy": "steps", "save_steps": 100, **extra,
+    }
+
+    def build(folder: str, *callbacks: TrainerCallback) -> Trainer:
+        args = make_args(**{**settings, "output_dir": str(tmp_path / folder)})
+        return Trainer(Dropping().float(), args, train_dataset=rows, eval_dataset=rows[:8], callbacks=list(callbacks))
+
+    straight = build("straight")
+    straight.train()
+    build("cut", StopAt(stop)).train()
+    resumed = build("cut")
+    output = resumed.train(resume_from_checkpoint=True)
+    for name, value in straight.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[name]), name
+    assert losses(resumed) == losses(straight)
+    assert output.global_step == 16
+
+
+def test_resume_of_a_language_model_with_tied_weights(make_args: Callable[..., TrainingArguments]) -> None:
+    rows = token_rows(12)
+    args = make_args(max_steps=6, per_device_train_batch_size=4, save_strategy="steps", save_steps=3, learning_rate=1e-2)
+    straight = Trainer(tiny_gpt2(), args, train_dataset=rows)
+    straight.train()
+    resumed = Trainer(tiny_gpt2(seed=9), args, train_dataset=rows)
+    resumed.train(resume_from_checkpoint=str(Path(args.output_dir) / "checkpoint-3"))
+    for name, value in straight.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[name]), name
+
+
+class Stream(IterableDataset[Any]):
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Any:
+        return iter(self.rows)
+
+
+def test_resume_on_a_stream_past_its_first_epoch(make_args: Callable[..., TrainingArguments], tmp_path: Path) -> None:
+    rows = classification_rows(20)
+
+    def build(folder: str, *callbacks: TrainerCallback) -> Trainer:
+        args = make_args(max_steps=12, per_device_train_batch_size=4, save_strategy="steps", learning_rate=1e-2, output_dir=str(tmp_path / folder))
+        return Trainer(Dropping().float(), args, train_dataset=Stream(rows), callbacks=list(callbacks))
+
+    straight = build("straight")
+    straight.train()
+    build("cut", StopAt(7)).train()
+    resumed = build("cut")
+    resumed.train(resume_from_checkpoint=True)
+    for name, value in straight.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[name]), name
+
+
+def test_a_loader_of_ones_own_resumes_too(make_args: Callable[..., TrainingArguments], tmp_path: Path) -> None:
+    rows = classification_rows(20)
+
+    class OwnLoader(Trainer):
+        def get_train_dataloader(self) -> Any:
+            return DataLoader(self.train_dataset, batch_size=4, shuffle=True, collate_fn=self.data_collator)
+
+    def build(folder: str, *callbacks: TrainerCallback) -> Trainer:
+        args = make_args(max_steps=12, save_strategy="steps", learning_rate=1e-2, output_dir=str(tmp_path / folder))
+        return OwnLoader(Dropping().float(), args, train_dataset=rows, callbacks=list(callbacks))
+
+    straight = build("straight")
+    straight.train()
+    build("cut", StopAt(7)).train()
+    resumed = build("cut")
+    resumed.train(resume_from_checkpoint=True)
+    for name, value in straight.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[name]), name
+
+
+def test_early_stopping_remembers_its_patience(make_args: Callable[..., TrainingArguments]) -> None:
+    args = make_args(
+        max_steps=8, per_device_train_batch_size=4, eval_strategy="steps", eval_steps=1, save_strategy="steps", save_steps=2,
+        learning_rate=0.0, metric_for_best_model="loss",
+    )
+    rows = classification_rows(8)
+    first = Trainer(
+        Plain().float(), args, train_dataset=rows, eval_dataset=rows, callbacks=[EarlyStoppingCallback(5), StopAt(4)]
+    )
+    first.train()
+    stopper = EarlyStoppingCallback(5)
+    second = Trainer(Plain().float(), args, train_dataset=rows, eval_dataset=rows, callbacks=[stopper])
+    output = second.train(resume_from_checkpoint=True)
+    assert output.global_step == 6
+    assert stopper.early_stopping_patience_counter == 5
+
+
+def test_no_pickle_is_written(make_args: Callable[..., TrainingArguments]) -> None:
+    args = make_args(max_steps=2, save_strategy="steps", save_steps=1)
+    Trainer(Plain().float(), args, train_dataset=classification_rows(8)).train()
+    checkpoint = get_last_checkpoint(args.output_dir)
+    assert checkpoint is not None
+    names = sorted(path.name for path in Path(checkpoint).iterdir())
+    assert names == [
+        "model.safetensors", "optimizer.safetensors", "random.safetensors", "trainer_state.json", "training_args.json",
+        "training_state.json",
+    ]
+    json.loads((Path(checkpoint) / "training_state.json").read_text())
+
+
+def test_bad_resume_requests_say_what_to_do(make_args: Callable[..., TrainingArguments], tmp_path: Path) -> None:
+    trainer = Trainer(Plain().float(), make_args(max_steps=1), train_dataset=classification_rows(8))
+    with pytest.raises(ValueError, match="holds no checkpoint"):
+        trainer.train(resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match="not a checkpoint"):
+        trainer.train(resume_from_checkpoint=str(tmp_path))
+
+
+def test_weights_only_checkpoints_do_not_pretend_to_resume(make_args: Callable[..., TrainingArguments]) -> None:
+    args = make_args(max_steps=2, save_strategy="steps", save_steps=1, save_only_model=True)
+    trainer = Trainer(Plain().float(), args, train_dataset=classification_rows(8))
+    trainer.train()
+    with pytest.raises(ValueError, match="save_only_model"):
+        trainer.train(resume_from_checkpoint=True)

@@ -1,0 +1,152 @@
+"""Commands and their options. Heavy libraries are imported inside the commands, so that ``--help`` answers at once.
+
+Exit codes: 0 done, 1 failed, 2 bad usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trainwright.version import __version__
+
+FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
+
+app = typer.Typer(
+    name="trainwright",
+    no_args_is_help=True,
+    add_completion=False,
+    # Plain tracebacks: the pretty ones print local variables, secrets among them.
+    pretty_exceptions_enable=False,
+    help="One exact, fast training loop behind the front doors you already know.",
+)
+
+
+class Demo(StrEnum):
+    """Which demo."""
+
+    digits = "digits"
+    lm = "lm"
+
+
+def main() -> None:
+    """Entry point of the ``trainwright`` command."""
+    app()
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"trainwright {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def demo(
+    which: Annotated[
+        Demo, typer.Argument(metavar="[digits|lm]", help="digits: a small network. lm: a character language model.")
+    ] = Demo.digits,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Times to go through the data.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Run directory.", show_default="runs/demo-digits")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from the last checkpoint in the run directory.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples per step.")] = None,
+) -> None:
+    """Train a small model, in well under a minute and with no download."""
+    folder = output or Path("runs") / f"demo-{which.value}"
+    command = resume_command(which, output)
+    try:
+        _run_demo(which, folder, epochs=epochs, batch_size=batch_size, seed=seed, resume=resume, command=command)
+    except KeyboardInterrupt:
+        _say_interrupted(folder, command)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _run_demo(
+    which: Demo,
+    folder: Path,
+    *,
+    epochs: int | None,
+    batch_size: int | None,
+    seed: int | None,
+    resume: bool,
+    command: str,
+) -> None:
+    from trainwright.demos.common import DemoError, DemoOptions, DemoUsageError
+
+    options = DemoOptions(folder, epochs, batch_size, seed, resume, shlex.join(program()), command)
+    try:
+        if which is Demo.digits:
+            from trainwright.demos.digits import run_digits
+
+            run_digits(options)
+        else:
+            from trainwright.demos.charlm import run_lm
+
+            run_lm(options)
+    except DemoError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(BAD_USAGE if isinstance(error, DemoUsageError) else FAILED) from None
+
+
+def _say_interrupted(folder: Path, command: str) -> None:
+    from trainwright.checkpoint.directory import list_checkpoints
+
+    found = list_checkpoints(folder)
+    if found:
+        typer.echo(f"Interrupted; {found[-1].name} is safe. Go on with: {command}", err=True)
+    else:
+        typer.echo("Interrupted before the first checkpoint.", err=True)
+
+
+def resume_command(which: Demo, output: Path | None) -> str:
+    """The command line that resumes a demo, as it can be typed here."""
+    words = [*program(), "demo", which.value, "--resume"]
+    if output is not None:
+        words += ["--output", str(output)]
+    return shlex.join(words)
+
+
+def program() -> list[str]:
+    """How this program was called, in the shortest form that works: it may not be on the PATH."""
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py":
+        return [
+            "python" if _is_same(shutil.which("python"), Path(sys.executable)) else sys.executable,
+            "-m",
+            "trainwright",
+        ]
+    if _is_same(shutil.which("trainwright"), called):
+        return ["trainwright"]
+    here = Path.cwd()
+    return [str(called.relative_to(here) if called.is_absolute() and called.is_relative_to(here) else called)]
+
+
+def _is_same(found: str | None, wanted: Path) -> bool:
+    # Not resolved: the python of an environment links to one that lacks its packages.
+    return found is not None and Path(found).absolute() == wanted.absolute()
+
+
+@app.command()
+def env() -> None:
+    """Print what a run here would run on, as JSON: versions, hardware, git commit."""
+    from trainwright.callbacks.environment import environment_facts
+
+    typer.echo(json.dumps(environment_facts(), indent=2))

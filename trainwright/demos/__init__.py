@@ -1,0 +1,1 @@
+"""Small trainings that need no download: ``trainwright demo`` and ``trainwright demo lm``."""
