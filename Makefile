@@ -36,15 +36,15 @@ demo: $(VENV)/demo  ## learn handwritten digits in well under a minute
 check: $(VENV)/dev  ## format, lint, types, layers and fast tests: the daily loop
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyrefly check --summary=none
-	$(BIN)/lint-imports --no-timing
+	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
+	$(BIN)/lint-imports
 	$(BIN)/pytest -n 2 -m "not slow and not full and not gpu"
 
 test: $(VENV)/dev  ## everything, with sampled points and one seed: what CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyrefly check --summary=none
-	$(BIN)/lint-imports --no-timing
+	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
+	$(BIN)/lint-imports
 	$(BIN)/pytest -n 2 -m "not full and not gpu"
 
 test-full: $(VENV)/dev  ## all points, several seeds; before an issue is resolved

@@ -34,7 +34,7 @@ def run(way: str, size: int) -> dict[str, float]:
             super().__init__()
             self.layer = nn.Linear(4, CLASSES)
 
-        def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
             logits = self.layer(x)
             return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 

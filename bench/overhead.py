@@ -45,7 +45,7 @@ class MLP(nn.Module):
         self.first = nn.Linear(16, 32)
         self.second = nn.Linear(32, 4)
 
-    def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
         logits = self.second(torch.relu(self.first(x)))
         return {"loss": F.cross_entropy(logits, labels), "logits": logits}
 
@@ -75,7 +75,7 @@ def bare(rows: Rows, steps: int, defaults: bool, tick: Tick) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, (steps - step) / steps))
     bar = tqdm(total=steps, file=io.StringIO(), disable=not defaults)
-    running = torch.zeros(())
+    running = norm = torch.zeros(())
     for step, batch in enumerate(loader, 1):
         loss = model(**batch)["loss"]
         loss.backward()
@@ -183,7 +183,7 @@ def lightning(rows: Rows, steps: int, defaults: bool, tick: Tick) -> None:
             schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, (steps - step) / steps))
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
-        def on_train_batch_end(self, *args: Any) -> None:
+        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
             tick()
 
     trainer = pl.Trainer(

@@ -30,7 +30,7 @@ def make_args(tmp_path: Path) -> Callable[..., TrainingArguments]:
     """Quiet arguments with an output directory of the test's own."""
 
     def make(**kwargs: Any) -> TrainingArguments:
-        defaults = {"output_dir": str(tmp_path / "run"), "disable_tqdm": True, "save_strategy": "no", "use_cpu": True}
+        defaults: dict[str, Any] = {"output_dir": str(tmp_path / "run"), "disable_tqdm": True, "save_strategy": "no", "use_cpu": True}
         return TrainingArguments(**{**defaults, **kwargs})
 
     return make

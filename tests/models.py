@@ -89,8 +89,9 @@ def tiny_bert(labels: int = 3, seed: int = 0) -> Any:
     torch.manual_seed(seed)
     config = BertConfig(
         vocab_size=32, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, num_labels=labels,
+        max_position_embeddings=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )
+    config.num_labels = labels
     return BertForSequenceClassification(config)
 
 

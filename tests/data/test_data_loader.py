@@ -21,6 +21,7 @@ from trainwright.data.loader import (
     Loader,
     batch_rows,
     eval_loader,
+    eval_order,
     has_length,
     num_examples,
     train_batches,
@@ -264,7 +265,7 @@ def test_evaluation_by_length_says_which_row_is_which(make_args: MakeArgs) -> No
     def collate(features: list[Any]) -> Any:
         return {"labels": torch.tensor([feature["label"] for feature in features])}
 
-    loader = eval_loader(rows, collate=collate, args=args, batch_size=3)
+    loader = eval_loader(rows, collate=collate, args=args, batch_size=3, sampler=eval_order(rows, args))
     assert joined(labels(loader)) == loader.sample_order == [1, 3, 2, 0]
 
 

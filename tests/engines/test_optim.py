@@ -80,17 +80,18 @@ def test_parameter_groups() -> None:
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.1, 0.0)
     assert len(decayed["params"]) == 3
     assert len(decayed["params"]) + len(plain["params"]) == sum(p.requires_grad for p in model.parameters())
-    everything, nothing = parameter_groups(model, args_for(), [name for name, _ in model.named_parameters()])
+    everything, nothing = parameter_groups(model, args_for(weight_decay=0.1), [n for n, _ in model.named_parameters()])
     assert nothing["params"] == []
     assert len(everything["params"]) == sum(p.requires_grad for p in model.parameters())
+    (one,) = parameter_groups(model, args_for())
+    assert one["weight_decay"] == 0.0
+    assert len(one["params"]) == len(everything["params"])
     with pytest.raises(ValueError, match="unfreeze"):
         parameter_groups(model.requires_grad_(False), args_for())
 
 
 @pytest.mark.parametrize("name", OWN + INSTALLED)
 def test_trains_and_its_state_resumes(name: str) -> None:
-    if name in INSTALLED:
-        pytest.importorskip("schedulefree")
     args = args_for(name, weight_decay=0.1, learning_rate=1e-2, lr_scheduler_type="constant")
     whole, first, second = Net(), Net(), Net()
     before = [parameter.detach().clone() for parameter in whole.parameters()]
@@ -339,7 +340,7 @@ def test_class_given_by_the_user() -> None:
     for _ in range(2):  # the dict survives, unlike in transformers
         optimizer = build_optimizer(Net(), args_for(), (torch.optim.SGD, kwargs))
         assert optimizer.param_groups[0]["lr"] == 0.25
-    assert len(build_optimizer(Net(), args_for(), (torch.optim.SGD, {"lr": 0.5})).param_groups) == 2
+    assert len(build_optimizer(Net(), args_for(weight_decay=0.1), (torch.optim.SGD, {"lr": 0.5})).param_groups) == 2
 
     class Factory:
         def __call__(self, model: nn.Module, lr: float) -> torch.optim.Optimizer:

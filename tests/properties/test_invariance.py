@@ -112,7 +112,7 @@ class WithKwargs(Trainer):
 
 
 class DividesSum(Trainer):
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch: Any = None):
         labels = inputs.pop("labels")
         outputs = model(**inputs)
         loss = F.cross_entropy(outputs["logits"], labels, reduction="sum") / num_items_in_batch

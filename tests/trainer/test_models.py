@@ -47,7 +47,8 @@ class ReturnsLogitsDict(Plain):
 
 
 def weights_after(model: nn.Module, args: TrainingArguments, **kwargs: Any) -> dict[str, Tensor]:
-    Trainer(model, args, **{"train_dataset": ROWS, **kwargs}).train()
+    settings: dict[str, Any] = {"train_dataset": ROWS, **kwargs}
+    Trainer(model, args, **settings).train()
     return model.state_dict()
 
 

@@ -42,7 +42,7 @@ def test_a_training_step_of_its_own_gets_the_steps_count(make_args: Callable[...
     counts: list[int] = []
 
     class Own(Trainer):
-        def training_step(self, model, inputs, num_items_in_batch=None):
+        def training_step(self, model, inputs, num_items_in_batch: Any = None):
             counts.append(int(num_items_in_batch))
             return super().training_step(model, inputs, num_items_in_batch)
 
@@ -81,7 +81,8 @@ def test_loaders_and_samplers(make_args: Callable[..., TrainingArguments]) -> No
 def test_eval_loader_prediction_step_and_loop(make_args: Callable[..., TrainingArguments]) -> None:
     class Own(Trainer):
         def get_eval_dataloader(self, eval_dataset=None):
-            return torch.utils.data.DataLoader(ROWS[:6], batch_size=4, collate_fn=self.data_collator)
+            rows: Any = ROWS[:6]
+            return torch.utils.data.DataLoader(rows, batch_size=4, collate_fn=self.data_collator)
 
         def prediction_step(self, model, inputs, prediction_loss_only, ignore_keys=None):
             loss, logits, labels = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)

@@ -75,7 +75,7 @@ def test_resume_of_a_language_model_with_tied_weights(make_args: Callable[..., T
     straight = Trainer(tiny_gpt2(), args, train_dataset=rows)
     straight.train()
     resumed = Trainer(tiny_gpt2(seed=9), args, train_dataset=rows)
-    resumed.train(resume_from_checkpoint=str(Path(args.output_dir) / "checkpoint-3"))
+    resumed.train(resume_from_checkpoint=str(Path(str(args.output_dir)) / "checkpoint-3"))
     for name, value in straight.model.state_dict().items():
         assert torch.equal(value, resumed.model.state_dict()[name]), name
 
@@ -144,7 +144,7 @@ def test_early_stopping_remembers_its_patience(make_args: Callable[..., Training
 def test_no_pickle_is_written(make_args: Callable[..., TrainingArguments]) -> None:
     args = make_args(max_steps=2, save_strategy="steps", save_steps=1)
     Trainer(Plain().float(), args, train_dataset=classification_rows(8)).train()
-    checkpoint = get_last_checkpoint(args.output_dir)
+    checkpoint = get_last_checkpoint(str(args.output_dir))
     assert checkpoint is not None
     names = sorted(path.name for path in Path(checkpoint).iterdir())
     assert names == [

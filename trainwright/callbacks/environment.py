@@ -12,7 +12,8 @@ from typing import Any
 
 _PACKAGES = ("trainwright", "torch", "transformers", "datasets", "numpy", "safetensors", "peft", "accelerate", "tokenizers")
 _SECRET_NAME = re.compile(r"token|secret|password|passwd|api[-_]?key|credential|auth", re.IGNORECASE)
-_SECRET_VALUE = re.compile(r"\b(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|gh[pousr]_[A-Za-z0-9]{8,}|AKIA[A-Z0-9]{12,})")
+_SECRET_VALUE = re.compile(r"\b(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|gh[pousr]_[A-Za-z0-9]{8,}|glpat-[A-Za-z0-9_-]{8,}|xox[a-z]-[A-Za-z0-9-]{8,}|AKIA[A-Z0-9]{12,})")
+_NUMBER = re.compile(r"-\d+(\.\d+)?([eE]-?\d+)?")
 _URL_PASSWORD = re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
 
 
@@ -36,15 +37,24 @@ def masked_command(argv: list[str]) -> list[str]:
     hide_next = False
     for word in argv:
         name, equals, _ = word.partition("=")
-        is_option = word.startswith("-") or bool(equals)
-        if hide_next and not word.startswith("-"):
+        is_option = word.startswith("-") and not _NUMBER.fullmatch(word)
+        if hide_next and not word.startswith("--"):
+            # The value of the option before it, even if it begins with a dash.
             shown.append("***")
-        elif is_option and equals and _SECRET_NAME.search(name):
-            shown.append(f"{name}=***")
-        else:
-            shown.append(_URL_PASSWORD.sub("***", _SECRET_VALUE.sub("***", word)))
-        hide_next = word.startswith("-") and not equals and bool(_SECRET_NAME.search(name))
+            hide_next = False
+            continue
+        shown.append(_masked_word(word))
+        hide_next = is_option and not equals and bool(_SECRET_NAME.search(name))
     return shown
+
+
+def _masked_word(word: str) -> str:
+    """``name=value`` pairs, also nested ones, lose the value behind the first secret-looking name."""
+    parts = word.split("=")
+    for index, part in enumerate(parts[:-1]):
+        if _SECRET_NAME.search(part):
+            return "=".join([*parts[: index + 1], "***"])
+    return _URL_PASSWORD.sub("***", _SECRET_VALUE.sub("***", word))
 
 
 def git_facts() -> dict[str, Any] | None:

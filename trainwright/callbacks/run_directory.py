@@ -26,9 +26,7 @@ class RunDirectoryCallback(TrainerCallback):
         (folder / "config.yaml").write_text(yaml.safe_dump(_plain(args.to_dict()), sort_keys=False), encoding="utf-8")
         facts = environment_facts(kwargs.get("model"), kwargs.get("train_dataloader"))
         (folder / "env.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        if state.global_step == 0:
-            # A new run in the same place starts its own curve; a resumed one goes on with the old.
-            (folder / "metrics.jsonl").write_text("", encoding="utf-8")
+        keep_until(folder / "metrics.jsonl", state.global_step)
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         folder = Path(args.output_dir)
@@ -40,6 +38,21 @@ class RunDirectoryCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         state.save_to_json(Path(args.output_dir) / "trainer_state.json")
+
+
+def keep_until(metrics: Path, step: int) -> None:
+    """Drop lines past ``step``: a new run starts its own curve, a resumed one goes on where its checkpoint was."""
+    lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.is_file() and step else []
+    kept = [line for line in lines if _step_of(line) <= step]
+    metrics.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+
+
+def _step_of(line: str) -> float:
+    """The step a line belongs to; a line cut short when the run was killed belongs nowhere."""
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError):
+        return math.inf
 
 
 def _json_number(value: Any) -> Any:

@@ -30,16 +30,24 @@ class TrackerCallback(TrainerCallback):
         self._started = True
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if not self._started:
-            return
+        if self._started:
+            self._tell_each("log", kwargs["logs"], state.global_step)
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._started:
+            self._tell_each("finish", "done")
+        self._started = False
+
+    def on_train_failed(self) -> None:
+        """Called when training raises: trackers learn that the run did not end well."""
+        if self._started:
+            self._tell_each("finish", "failed")
+        self._started = False
+
+    def _tell_each(self, verb: str, *values: Any) -> None:
         for tracker in list(self.trackers):
             try:
-                tracker.log(kwargs["logs"], state.global_step)
+                getattr(tracker, verb)(*values)
             except Exception:
                 logger.exception("%s failed and is switched off; training goes on.", type(tracker).__name__)
                 self.trackers.remove(tracker)
-
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        for tracker in self.trackers:
-            tracker.finish("done")
-        self._started = False

@@ -17,8 +17,9 @@ ADAPTER = "adapter_model.safetensors"
 def save_weights(model: nn.Module, folder: Path, state_dict: dict[str, Tensor] | None = None) -> None:
     """Write weights (and config, where the model has one) into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    if hasattr(model, "save_pretrained"):
-        model.save_pretrained(str(folder), state_dict=state_dict)
+    save_pretrained = getattr(model, "save_pretrained", None)
+    if callable(save_pretrained):
+        save_pretrained(str(folder), state_dict=state_dict)
     elif state_dict is not None:
         save_file({name: tensor.contiguous().clone() for name, tensor in state_dict.items()}, folder / WEIGHTS)
     else:
@@ -62,8 +63,9 @@ def _load_state(model: nn.Module, state: dict[str, Tensor], where: Path) -> None
             f"The weights in {where} do not fit the model: missing {lost[:5]}, unexpected {list(unexpected)[:5]}. "
             "Build the model with the same configuration as the run that was saved."
         )
-    if hasattr(model, "tie_weights"):
-        model.tie_weights()
+    tie = getattr(model, "tie_weights", None)
+    if callable(tie):
+        tie()
 
 
 def _tied_names(model: nn.Module) -> set[str]:

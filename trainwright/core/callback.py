@@ -166,6 +166,13 @@ class CallbackHandler:
             self._listeners[event] = found
         return found
 
+    def training_failed(self) -> None:
+        """Tell callbacks that hold something open (a bar, a tracker's run) that training ended with an error."""
+        for callback in self.callbacks:
+            notify = getattr(callback, "on_train_failed", None)
+            if callable(notify):
+                notify()
+
     def call_event(
         self, event: str, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:

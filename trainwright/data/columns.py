@@ -85,11 +85,10 @@ class DropColumnsCollator:
     def __call__(self, features: list[Any]) -> Any:
         if self.keep is None:
             return self.collate(features)
-        first = features[0]
-        # Collators take their keys from the first sample, so that is where an unused one would come from.
-        if not isinstance(first, (dict, Mapping)) or first.keys() <= self._kept_names:
-            return self.collate(features)
-        return self.collate([self._narrowed(feature) for feature in features])
+        for feature in features:
+            if isinstance(feature, (dict, Mapping)) and not feature.keys() <= self._kept_names:
+                return self.collate([self._narrowed(feature) for feature in features])
+        return self.collate(features)
 
     def _narrowed(self, feature: Any) -> Any:
         if not isinstance(feature, Mapping):

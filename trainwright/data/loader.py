@@ -176,7 +176,7 @@ def eval_order(dataset: Any, args: Any, model_input_name: str = "input_ids") -> 
     return SequentialOrder(len(dataset))
 
 
-def train_order(dataset: Any, args: Any, model_input_name: str = "input_ids") -> Order:
+def train_order(dataset: Any, batch_size: int, args: Any, model_input_name: str = "input_ids") -> Order:
     """The order that ``train_sampling_strategy`` asks for."""
     strategy = getattr(args, "train_sampling_strategy", "random")
     if strategy == "sequential":
@@ -184,8 +184,7 @@ def train_order(dataset: Any, args: Any, model_input_name: str = "input_ids") ->
     if strategy == "group_by_length" and not getattr(args, "max_tokens_per_batch", None):
         lengths = sample_lengths(dataset, args.length_column_name, model_input_name)
         # The batches of one optimizer step are padded apart but counted together, so they are grouped together.
-        group = args.per_device_train_batch_size * args.gradient_accumulation_steps
-        return LengthGroupedOrder(lengths, group, data_seed(args))
+        return LengthGroupedOrder(lengths, batch_size * args.gradient_accumulation_steps, data_seed(args))
     if strategy not in ("random", "group_by_length"):
         raise ValueError(f"train_sampling_strategy={strategy!r} is not one of random, sequential, group_by_length")
     return RandomOrder(len(dataset), data_seed(args))
@@ -206,7 +205,7 @@ def train_batches(
     length column.
     """
     seed = data_seed(args)
-    order = train_order(dataset, args, model_input_name) if sampler is None else seeded(sampler, seed)
+    order = train_order(dataset, batch_size, args, model_input_name) if sampler is None else seeded(sampler, seed)
     budget = getattr(args, "max_tokens_per_batch", None)
     if budget:
         lengths = sample_lengths(dataset, args.length_column_name, model_input_name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import time
 from pathlib import Path
@@ -29,11 +30,10 @@ class TensorBoardTracker:
         self._text("env", facts)
 
     def log(self, values: dict[str, float], step: int) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
         numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
-        points = [Summary.Value(tag=tag_of(name), simple_value=float(value)) for name, value in numbers.items()]
-        self._add(Summary(value=points), step)
+        summary = _proto("summary").Summary
+        points = [summary.Value(tag=tag_of(name), simple_value=float(value)) for name, value in numbers.items()]
+        self._add(summary(value=points), step)
         self._writer.flush()
 
     def finish(self, status: str) -> None:
@@ -42,23 +42,24 @@ class TensorBoardTracker:
             self._writer = None
 
     def _text(self, tag: str, content: dict[str, Any]) -> None:
-        from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
-        from tensorboard.compat.proto.tensor_pb2 import TensorProto
-        from tensorboard.compat.proto.tensor_shape_pb2 import TensorShapeProto
-
         text = json.dumps(content, indent=2, default=str)
-        tensor = TensorProto(
+        shape, summary = _proto("tensor_shape").TensorShapeProto, _proto("summary")
+        tensor = _proto("tensor").TensorProto(
             dtype="DT_STRING",
             string_val=[f"```\n{text}\n```".encode()],
-            tensor_shape=TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)]),
+            tensor_shape=shape(dim=[shape.Dim(size=1)]),
         )
-        metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
-        self._add(Summary(value=[Summary.Value(tag=tag, metadata=metadata, tensor=tensor)]), 0)
+        plugin = summary.SummaryMetadata.PluginData(plugin_name="text")
+        metadata = summary.SummaryMetadata(plugin_data=plugin)
+        self._add(summary.Summary(value=[summary.Summary.Value(tag=tag, metadata=metadata, tensor=tensor)]), 0)
 
     def _add(self, summary: Any, step: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
+        self._writer.add_event(_proto("event").Event(wall_time=time.time(), step=step, summary=summary))
 
-        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+
+def _proto(name: str) -> Any:
+    """tensorboard's messages are made at import time, where no type checker sees them."""
+    return importlib.import_module(f"tensorboard.compat.proto.{name}_pb2")
 
 
 def tag_of(name: str) -> str:

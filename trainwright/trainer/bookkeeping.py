@@ -7,70 +7,32 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainwright.checkpoint.directory import rotate
-from trainwright.core.callback import CallbackHandler
 from trainwright.core.results import speed_metrics
-from trainwright.core.state import TrainerControl, TrainerState
-from trainwright.engines.torch.engine import TorchEngine
 from trainwright.engines.torch.targets import base_model
+from trainwright.trainer.hub import HubMethods
 from trainwright.trainer.planning import TrainingPlan, plan_training, total_train_batch_size
+from trainwright.trainer.search import Search
 from trainwright.trainer.signatures import overrides
 
 logger = logging.getLogger("trainwright")
 
 
-class BookkeepingMethods:
+class BookkeepingMethods(HubMethods):
     """What a Trainer counts and says."""
 
-    args: Any
-    model: nn.Module
-    state: TrainerState
-    control: TrainerControl
-    engine: TorchEngine
-    callback_handler: CallbackHandler
     current_flos: float = 0
+    #: The hyperparameter search that this training is a trial of.
+    _search: Search | None = None
     _plan: TrainingPlan
     _first_step: int
     _start_time: float
-    _tokens_at_start: int
     _log_takes_time: bool
     _summary: dict[str, float]
-    _memory: Any
-
-    # ---- callbacks
-
-    def add_callback(self, callback: Any) -> None:
-        """Add a callback, or an instance of a callback class."""
-        self.callback_handler.add_callback(callback)
-
-    def pop_callback(self, callback: Any) -> Any:
-        """Remove and return the first callback of a class, or the instance."""
-        return self.callback_handler.pop_callback(callback)
-
-    def remove_callback(self, callback: Any) -> None:
-        """Remove the first callback of a class, or the instance."""
-        self.callback_handler.remove_callback(callback)
-
-    def _fire(self, event: str, **kwargs: Any) -> None:
-        if self.callback_handler.listeners(event):
-            self.callback_handler.call_event(event, self.args, self.state, self.control, **kwargs)
 
     # ---- logs
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Append ``logs`` to ``state.log_history`` and tell the callbacks."""
-        if self.state.epoch is not None:
-            logs["epoch"] = self.state.epoch
-        if self.args.include_num_input_tokens_seen != "no":
-            logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
-            if start_time is not None:
-                tokens = self.state.num_input_tokens_seen - self._tokens_at_start
-                logs.update(speed_metrics("train", start_time, num_tokens=tokens))
-        self.state.log_history.append({**logs, "step": self.state.global_step})
-        self.control.should_log = False
-        self._fire("on_log", logs=logs)
 
     def _log_training(self, logs: dict[str, float]) -> None:
         self.store_flos()
@@ -81,7 +43,8 @@ class BookkeepingMethods:
 
     def _evaluate_in_training(self, ignore_keys: list[str] | None) -> dict[str, float]:
         metrics = self.evaluate(ignore_keys=ignore_keys)
-        self._report_to_search(metrics)
+        if self._search is not None:
+            self._search.report(metrics, self.state.global_step)
         return metrics
 
     def _finish(self) -> None:
@@ -97,6 +60,7 @@ class BookkeepingMethods:
         summary.update(self._memory.stop("train"))
         self._summary = summary
         self.log(summary)
+        self.engine.rest_weights()
         if self.args.load_best_model_at_end:
             self._load_best_model()
         if self.args.save_total_limit == 1 and self.state.best_model_checkpoint is not None:
@@ -134,10 +98,8 @@ class BookkeepingMethods:
 
     def _flops_per_token(self) -> float:
         """6 x parameters without embeddings, HF's estimate; counted once and not at every step."""
-        inner = base_model(self.model)
-        if not hasattr(inner, "num_parameters"):
-            return 0.0
-        return 6.0 * inner.num_parameters(exclude_embeddings=True)
+        count = getattr(base_model(self.model), "num_parameters", None)
+        return 6.0 * count(exclude_embeddings=True) if callable(count) else 0.0
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Estimated floating point operations of forward and backward for ``inputs``."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -78,7 +77,7 @@ def refuse_contradictions(trainer: Any) -> None:
 def _evaluates_by_itself(trainer: Any) -> bool:
     """Whether a subclass finds its own evaluation data."""
     names = ("get_eval_dataloader", "evaluate")
-    return any(not inspect.getmodule(getattr(type(trainer), name)).__name__.startswith("trainwright.") for name in names)
+    return any(not getattr(type(trainer), name).__module__.startswith("trainwright.") for name in names)
 
 
 def default_callbacks(args: Any, users: list[Any]) -> list[Any]:

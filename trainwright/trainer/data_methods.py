@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from torch import nn
-
 from trainwright.data.columns import forward_columns, use_columns
 from trainwright.data.loader import (
     eval_loader,
@@ -19,19 +17,12 @@ from trainwright.data.loader import (
     train_order,
 )
 from trainwright.data.order import SequentialOrder
+from trainwright.trainer.reporting import ReportingMethods
 from trainwright.trainer.signatures import accepted_keywords
 
 
-class DataMethods:
+class DataMethods(ReportingMethods):
     """Loaders and samplers of a Trainer."""
-
-    args: Any
-    model: nn.Module
-    train_dataset: Any
-    eval_dataset: Any
-    data_collator: Callable[[list[Any]], Any]
-    processing_class: Any
-    label_names: list[str]
 
     def get_train_dataloader(self) -> Any:
         """Loader over ``self.train_dataset`` in an order that is a function of (seed, epoch)."""
@@ -68,7 +59,7 @@ class DataMethods:
         dataset = self.train_dataset if train_dataset is None else train_dataset
         if dataset is None or not has_length(dataset):
             return None
-        return train_order(dataset, self.args, self._input_name())
+        return train_order(dataset, self.args.train_batch_size, self.args, self._input_name())
 
     def _input_name(self) -> str:
         """The model input whose length is a sample's length."""

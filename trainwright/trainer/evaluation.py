@@ -16,25 +16,13 @@ from trainwright.core.results import EvalLoopOutput, PredictionOutput, speed_met
 from trainwright.engines.torch.precision import full_eval_dtype
 from trainwright.engines.torch.targets import find_labels
 from trainwright.loop.evaluate import EvaluationPlan, evaluate, is_streaming_metric
+from trainwright.trainer.steps import StepMethods
 
 Transform = Callable[[Any], Any]
 
 
-class EvaluationMethods:
+class EvaluationMethods(StepMethods):
     """evaluate, predict, and the steps they are made of."""
-
-    args: Any
-    model: nn.Module
-    model_wrapped: nn.Module
-    engine: Any
-    eval_dataset: Any
-    compute_metrics: Any
-    preprocess_logits_for_metrics: Any
-    label_names: list[str]
-    can_return_loss: bool
-    is_in_train: bool
-    callback_handler: Any
-    _memory: Any
 
     def evaluate(
         self,

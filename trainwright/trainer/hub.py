@@ -6,14 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.core.state import TrainerState
+from trainwright.trainer.saving import SavingMethods
 
 
-class HubMethods:
+class HubMethods(SavingMethods):
     """Model card and upload of a Trainer."""
 
-    args: Any
-    state: TrainerState
     hub_model_id: str | None
+
+    def save_model(self, output_dir: str | Path | None = None, _internal_call: bool = False) -> None:
+        """Write the model so that ``from_pretrained`` reads it, and upload it if ``push_to_hub`` is set."""
+        super().save_model(output_dir, _internal_call)
+        if self.args.push_to_hub and not _internal_call:
+            self.push_to_hub(commit_message="Model save")
 
     def init_hf_repo(self, token: str | None = None) -> None:
         """Create the repository that ``hub_model_id`` (or the output directory's name) stands for."""

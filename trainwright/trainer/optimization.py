@@ -8,17 +8,13 @@ from torch import nn
 
 from trainwright.engines.torch.optim import build_optimizer, decay_parameter_names, optimizer_class_and_kwargs
 from trainwright.engines.torch.schedules import build_scheduler
+from trainwright.trainer.data_methods import DataMethods
 from trainwright.trainer.signatures import overrides
 
 
-class OptimizationMethods:
+class OptimizationMethods(DataMethods):
     """Optimizer and schedule of a Trainer."""
 
-    args: Any
-    model: nn.Module
-    optimizer: Any
-    lr_scheduler: Any
-    optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None
     #: Steps of the run that is being prepared; schedule-free optimizers resolve a fractional warm-up with it.
     _total_steps: int | None = None
 

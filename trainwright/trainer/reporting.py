@@ -7,14 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainwright.core.state import TrainerState
+from trainwright.trainer.foundation import Foundation
 
 
-class ReportingMethods:
+class ReportingMethods(Foundation):
     """``log_metrics``, ``save_metrics``, ``save_state``: what every example script ends with."""
-
-    args: Any
-    state: TrainerState
 
     def metrics_format(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Readable values: times as h:mm:ss, memory in MB, floats with four digits."""

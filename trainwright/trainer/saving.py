@@ -21,22 +21,14 @@ from trainwright.core.state import TrainerState, callback_states
 from trainwright.data.feed import TrainFeed
 from trainwright.engines.torch.randomness import random_state, set_random_state
 from trainwright.engines.torch.targets import unwrap
+from trainwright.trainer.evaluation import EvaluationMethods
 
 logger = logging.getLogger("trainwright")
 
 
-class SavingMethods:
+class SavingMethods(EvaluationMethods):
     """Checkpoints and models of a Trainer."""
 
-    args: Any
-    model: nn.Module
-    optimizer: Any
-    lr_scheduler: Any
-    state: TrainerState
-    control: Any
-    callback_handler: Any
-    processing_class: Any
-    engine: Any
     _feed: TrainFeed
 
     def save_model(self, output_dir: str | Path | None = None, _internal_call: bool = False) -> None:
@@ -44,11 +36,6 @@ class SavingMethods:
         folder = Path(output_dir or self.args.output_dir)
         if self.args.should_save:
             self._save(folder)
-        if self.args.push_to_hub and not _internal_call:
-            self.push_to_hub(commit_message="Model save")
-
-    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError
 
     def _save(self, output_dir: str | Path | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         folder = Path(output_dir or self.args.output_dir)
@@ -74,6 +61,7 @@ class SavingMethods:
         return Path(self.args.output_dir)
 
     def _write_checkpoint(self, folder: Path) -> None:
+        self.engine.rest_weights()
         self.save_model(str(folder), _internal_call=True)
         if not self.args.save_only_model:
             self._write_training_state(folder)

@@ -2,100 +2,74 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
-from torch import nn
-
 from trainwright.core.results import BestRun
-from trainwright.core.state import TrainerState
+
+Objective = Callable[[dict[str, float]], Any]
+Space = Callable[[Any], dict[str, Any]]
 
 
-class SearchMethods:
-    """``hyperparameter_search`` of a Trainer."""
+class Search:
+    """One trial's link to Optuna: what to optimise, and whether to go on."""
 
-    args: Any
-    state: TrainerState
-    model_init: Callable[..., nn.Module] | None
-    hp_name: Any
-    hp_search_backend: Any
-    _trial: Any = None
-    _objective: Callable[[dict[str, float]], float] | None = None
+    def __init__(self, trial: Any, objective: Objective) -> None:
+        self.trial = trial
+        self.objective = objective
 
-    def call_model_init(self, trial: Any = None) -> nn.Module:
-        """A new model from ``model_init``, which may take the trial."""
-        assert self.model_init is not None
-        takes_trial = len(inspect.signature(self.model_init).parameters) > 0
-        model = self.model_init(trial) if takes_trial else self.model_init()
-        if model is None:
-            raise ValueError("model_init returned None; it must return the model.")
-        return model
-
-    def hyperparameter_search(
-        self,
-        hp_space: Callable[[Any], dict[str, Any]] | None = None,
-        compute_objective: Callable[[dict[str, float]], float] | None = None,
-        n_trials: int = 20,
-        direction: str | list[str] = "minimize",
-        backend: str | None = None,
-        hp_name: Callable[[Any], str] | None = None,
-        **kwargs: Any,
-    ) -> BestRun:
-        """Train ``n_trials`` times with arguments from ``hp_space(trial)`` and return the best.
-
-        ``compute_objective`` turns evaluation metrics into the number to optimise: the loss by default, or the sum of the
-        metrics where ``compute_metrics`` gives any. ``kwargs`` go to ``optuna.create_study``.
-        """
-        if self.model_init is None:
-            raise ValueError("hyperparameter_search needs a new model for each trial: pass model_init= to the Trainer.")
-        if backend not in (None, "optuna"):
-            raise ValueError(f"backend={backend!r} is not supported; the choices are: 'optuna'.")
-        optuna = _import_optuna()
-        self.hp_name, self.hp_search_backend = hp_name, "optuna"
-        self._objective = compute_objective or default_objective
-        space = hp_space or default_space
-        timeout, jobs = kwargs.pop("timeout", None), kwargs.pop("n_jobs", 1)
-        goal = {"directions": direction} if isinstance(direction, list) else {"direction": direction}
-        study = optuna.create_study(**goal, **kwargs)
-        original = {name: getattr(self.args, name) for name in vars(self.args)}
-        try:
-            study.optimize(lambda trial: self._run_trial(trial, space), n_trials=n_trials, timeout=timeout, n_jobs=jobs)
-        finally:
-            vars(self.args).update(original)
-            self._trial = self.hp_search_backend = None
-        if isinstance(direction, list):
-            best = study.best_trials[0]
-            return BestRun(str(best.number), best.values, best.params)
-        return BestRun(str(study.best_trial.number), study.best_value, study.best_params)
-
-    def _run_trial(self, trial: Any, space: Callable[[Any], dict[str, Any]]) -> Any:
-        assert self._objective is not None
-        folder = self.args.output_dir
-        try:
-            chosen = space(trial)
-            for name, value in chosen.items():
-                if not hasattr(self.args, name):
-                    raise ValueError(f"hp_space chose {name!r}, which is not a training argument.")
-                setattr(self.args, name, type(getattr(self.args, name))(value) if value is not None else None)
-            self.args.output_dir = f"{folder}/{self.hp_name(trial) if self.hp_name else f'run-{trial.number}'}"
-            self.train(trial=trial)
-            return self._objective(self.evaluate())
-        finally:
-            self.args.output_dir = folder
-
-    def _start_search_trial(self, trial: Any) -> None:
-        self._trial = trial
-
-    def _report_to_search(self, metrics: dict[str, float]) -> None:
-        """Let Optuna stop a trial that goes nowhere."""
-        if self._trial is None or self._objective is None or not hasattr(self._trial, "should_prune"):
+    def report(self, metrics: dict[str, float], step: int) -> None:
+        """Let Optuna stop a trial that goes nowhere; it cannot with several objectives."""
+        if len(self.trial.study.directions) > 1:
             return
-        if len(getattr(self._trial.study, "directions", [0])) > 1:
-            return
-        self._trial.report(self._objective(dict(metrics)), self.state.global_step)
-        if self._trial.should_prune():
+        self.trial.report(self.objective(dict(metrics)), step)
+        if self.trial.should_prune():
             raise _import_optuna().TrialPruned()
+
+
+def search_hyperparameters(
+    trainer: Any,
+    space: Space,
+    objective: Objective,
+    n_trials: int,
+    direction: str | list[str],
+    options: dict[str, Any],
+) -> BestRun:
+    """Run the trials on ``trainer``, whose arguments are put back afterwards; ``options`` go to ``create_study``."""
+    optuna = _import_optuna()
+    timeout, jobs = options.pop("timeout", None), options.pop("n_jobs", 1)
+    goal = {"directions": direction} if isinstance(direction, list) else {"direction": direction}
+    study = optuna.create_study(**goal, **options)
+    original = dict(vars(trainer.args))
+    try:
+        study.optimize(
+            lambda trial: run_trial(trainer, trial, space, objective), n_trials=n_trials, timeout=timeout, n_jobs=jobs
+        )
+    finally:
+        vars(trainer.args).update(original)
+        trainer.create_accelerator_and_postprocess()
+    best = study.best_trials[0] if isinstance(direction, list) else study.best_trial
+    return BestRun(str(best.number), best.values if isinstance(direction, list) else best.value, best.params)
+
+
+def run_trial(trainer: Any, trial: Any, space: Space, objective: Objective) -> Any:
+    """Train and evaluate once with what ``space`` chose."""
+    args, folder = trainer.args, trainer.args.output_dir
+    try:
+        for name, value in space(trial).items():
+            if not hasattr(args, name):
+                raise ValueError(f"hp_space chose {name!r}, which is not a training argument.")
+            now = getattr(args, name)
+            setattr(args, name, value if now is None or value is None else type(now)(value))
+        args.output_dir = f"{folder}/{trainer.hp_name(trial) if trainer.hp_name else f'run-{trial.number}'}"
+        # Precision, clipping and accumulation may be among what was chosen.
+        trainer.create_accelerator_and_postprocess()
+        trainer._search = Search(trial, objective)
+        trainer.train(trial=trial)
+        return objective(trainer.evaluate())
+    finally:
+        trainer._search = None
+        args.output_dir = folder
 
 
 def default_space(trial: Any) -> dict[str, Any]:

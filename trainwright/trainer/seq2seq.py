@@ -79,7 +79,7 @@ class Seq2SeqTrainer(Trainer):
         options = {**self._generation, **gen_kwargs}
         prompt = {k: v for k, v in inputs.items() if k not in ("labels", "decoder_input_ids", "decoder_attention_mask")}
         with torch.no_grad(), self.compute_loss_context_manager():
-            generated = self.model.generate(**prompt, **options)
+            generated = self._generator().generate(**prompt, **options)
             loss = None
             if labels is not None:
                 targets = self.count_targets(inputs) if self._wants_count else None
@@ -88,8 +88,11 @@ class Seq2SeqTrainer(Trainer):
         generated = self._pad_to(generated, length)
         return loss, generated, self._pad_to(labels, length) if labels is not None else None
 
+    def _generator(self) -> Any:
+        return self.model
+
     def _generated_length(self, options: dict[str, Any]) -> int:
-        config = self.model.generation_config
+        config = self._generator().generation_config
         new = options.get("max_new_tokens", None if "max_length" in options else config.max_new_tokens)
         return new + 1 if new is not None else options.get("max_length") or config.max_length or 0
 

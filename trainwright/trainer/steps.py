@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from trainwright.core.engine import Portion
 from trainwright.data.feed import take
-from trainwright.engines.torch.engine import TorchEngine
 from trainwright.engines.torch.losses import logits_of, loss_of, smoothed_loss
 from trainwright.engines.torch.targets import TargetCounter, base_model, is_mapping
+from trainwright.trainer.optimization import OptimizationMethods
 from trainwright.trainer.signatures import (
     accepted_keywords,
     forward_parameters,
@@ -26,18 +26,13 @@ from trainwright.trainer.signatures import (
 logger = logging.getLogger("trainwright")
 
 
-class StepMethods:
+class StepMethods(OptimizationMethods):
     """training_step, compute_loss and what they are made of.
 
     The loss contract: ``compute_loss`` returns the mean over the targets of its own micro-batch, and the gradient of
     the step is the mean over all its targets, however they were cut into micro-batches.
     """
 
-    args: Any
-    model_wrapped: nn.Module
-    engine: TorchEngine
-    is_in_train: bool
-    compute_loss_func: Callable[..., Tensor] | None
     #: The micro-batch that is being trained on.
     _portion: Portion | None = None
     current_gradient_accumulation_steps = 1

@@ -1,11 +1,13 @@
 """The Trainer: Hugging Face's shape, our loop.
 
-The class wires and delegates. What it is made of stands beside it: ``data_methods``, ``optimization``, ``evaluation``,
-``saving``, ``reporting``, ``hub``, ``search``. The loop is in ``trainwright/loop/fit.py``.
+The class wires and delegates. What it is made of stands beside it, one topic a file: ``foundation`` (attributes, events,
+log), ``reporting``, ``data_methods``, ``optimization``, ``steps`` (one micro-batch), ``evaluation``, ``saving``, ``hub``,
+``bookkeeping``. The loop is in ``trainwright/loop/fit.py``.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
 from collections.abc import Callable
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 
 from trainwright.config import TrainingArguments, adopt_arguments, check_device
 from trainwright.core.callback import CallbackHandler
-from trainwright.core.results import TrainOutput
+from trainwright.core.results import BestRun, TrainOutput
 from trainwright.core.run import Run
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.data.feed import TrainFeed, take
@@ -37,33 +39,17 @@ from trainwright.trainer.construction import (
     refuse_contradictions,
     resolve_model,
 )
-from trainwright.trainer.data_methods import DataMethods
-from trainwright.trainer.evaluation import EvaluationMethods
 from trainwright.trainer.foresight import refuse_unknown_best_metric
-from trainwright.trainer.hub import HubMethods
-from trainwright.trainer.optimization import OptimizationMethods
 from trainwright.trainer.planning import TrainingPlan, plan_training
 from trainwright.trainer.preparation import prepared_model
-from trainwright.trainer.reporting import ReportingMethods
-from trainwright.trainer.saving import SavingMethods
-from trainwright.trainer.search import SearchMethods
+from trainwright.trainer.search import default_objective, default_space, search_hyperparameters
 from trainwright.trainer.signatures import accepted_keywords, overrides
 from trainwright.trainer.steps import StepMethods
 
 logger = logging.getLogger("trainwright")
 
 
-class Trainer(
-    DataMethods,
-    OptimizationMethods,
-    StepMethods,
-    EvaluationMethods,
-    SavingMethods,
-    BookkeepingMethods,
-    ReportingMethods,
-    HubMethods,
-    SearchMethods,
-):
+class Trainer(BookkeepingMethods):
     """Train, evaluate and predict with a torch model.
 
     Takes what ``transformers.Trainer`` takes; subclasses may override the same methods.
@@ -128,13 +114,15 @@ class Trainer(
         self.control = TrainerControl()
         self.state = TrainerState()
         self.is_in_train = False
-        self.hp_name = self.hp_search_backend = self.hub_model_id = None
+        self.hp_name: Callable[[Any], str] | None = None
+        self.hp_search_backend: str | None = None
+        self.hub_model_id = None
         if args.push_to_hub:
             self.init_hf_repo()
         if args.should_save:
-            Path(args.output_dir).mkdir(parents=True, exist_ok=True)
+            Path(str(args.output_dir)).mkdir(parents=True, exist_ok=True)
         self._fire("on_init_end")
-        self._init_memory = self._memory.stop("init")
+        self._memory.stop("init")
 
     #: Not on one process; scripts and subclasses ask.
     is_model_parallel = is_deepspeed_enabled = is_fsdp_enabled = False
@@ -145,7 +133,7 @@ class Trainer(
             model = model.to(self.args.device)
         self.model = self.model_wrapped = model
         config = getattr(base_model(model), "config", None)
-        if hasattr(config, "use_cache"):
+        if config is not None and hasattr(config, "use_cache"):
             config.use_cache = self.args.use_cache
         self._learn_signatures(model)
 
@@ -161,6 +149,42 @@ class Trainer(
         )
         self.accelerator = AcceleratorView(self.engine, self.args.gradient_accumulation_steps)
 
+    def call_model_init(self, trial: Any = None) -> nn.Module:
+        """A new model from ``model_init``, which may take the trial."""
+        assert self.model_init is not None
+        takes_trial = len(inspect.signature(self.model_init).parameters) > 0
+        model = self.model_init(trial) if takes_trial else self.model_init()
+        if model is None:
+            raise ValueError("model_init returned None; it must return the model.")
+        return model
+
+    def hyperparameter_search(
+        self,
+        hp_space: Callable[[Any], dict[str, Any]] | None = None,
+        compute_objective: Callable[[dict[str, float]], Any] | None = None,
+        n_trials: int = 20,
+        direction: str | list[str] = "minimize",
+        backend: str | None = None,
+        hp_name: Callable[[Any], str] | None = None,
+        **kwargs: Any,
+    ) -> BestRun:
+        """Train ``n_trials`` times with arguments from ``hp_space(trial)`` and return the best.
+
+        ``compute_objective`` turns evaluation metrics into the number to optimise: the loss by default, or the sum of the
+        metrics where ``compute_metrics`` gives any. ``kwargs`` go to ``optuna.create_study``.
+        """
+        if self.model_init is None:
+            raise ValueError("hyperparameter_search needs a new model for each trial: pass model_init= to the Trainer.")
+        if backend not in (None, "optuna"):
+            raise ValueError(f"backend={backend!r} is not supported; the choices are: 'optuna'.")
+        self.hp_name, self.hp_search_backend = hp_name, "optuna"
+        try:
+            return search_hyperparameters(
+                self, hp_space or default_space, compute_objective or default_objective, n_trials, direction, kwargs
+            )
+        finally:
+            self.hp_search_backend = None
+
     # ---- training
 
     def train(
@@ -175,7 +199,6 @@ class Trainer(
         """
         self._memory.start("train")
         self._seed_everything()
-        self._start_search_trial(trial)
         if self.model_init is not None:
             self._adopt_model(self.call_model_init(trial))
             self.optimizer = self.lr_scheduler = None
@@ -192,6 +215,9 @@ class Trainer(
             self.is_in_train = True
             try:
                 fit(run)
+            except BaseException:
+                self.callback_handler.training_failed()
+                raise
             finally:
                 self.is_in_train = False
         return TrainOutput(self.state.global_step, self._summary["train_loss"], self._summary)
@@ -215,7 +241,9 @@ class Trainer(
             train_batch_size=self.args.train_batch_size,
             is_local_process_zero=self.is_local_process_zero(),
             is_world_process_zero=self.is_world_process_zero(),
-            is_hyper_param_search=self.hp_search_backend is not None,
+            is_hyper_param_search=self._search is not None,
+            trial_name=self.hp_name(self._search.trial) if self.hp_name and self._search else None,
+            trial_params=self._search.trial.params if self._search else None,
         )
         draw = self._draw_batches if overrides(self, StepMethods, "get_batch_samples") else take
         accumulation = self.args.gradient_accumulation_steps

@@ -36,10 +36,11 @@ class TorchEngine:
         self.device = device
         self.precision = precision
         self.max_grad_norm = max_grad_norm
-        self.count_targets = count_targets
+        self._count_targets = count_targets
         self.meter = LossMeter(skip_nonfinite=skip_nonfinite_logs)
         self._training_step = training_step
         self._grad_norm: Tensor | None = None
+        self._scaler: Any = None
         self._step_lr: float | None = None
 
     def attach(self, model: nn.Module, optimizer: Any, scheduler: Any) -> None:
@@ -50,8 +51,14 @@ class TorchEngine:
         # In the model's order, not the optimizer's: a norm's last bit depends on the order of summation.
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self._steps_with_metric = needs_metric(scheduler)
+        # A second train() of the same Trainer is a run of its own.
+        self.meter = LossMeter(skip_nonfinite=self.meter.skip_nonfinite)
+        self._grad_norm = self._step_lr = None
 
     # ---- one optimizer step, in the order the loop calls it
+
+    def count_targets(self, batch: Any) -> Any:
+        return self._count_targets(batch)
 
     def forward_backward(self, batch: Any, portion: Portion, *, sync: bool) -> Tensor | None:
         return self._training_step(batch, portion)
@@ -63,8 +70,12 @@ class TorchEngine:
         loss.backward()
 
     def finish_gradients(self, *, norm_wanted: bool) -> None:
-        if self.precision.scaler is not None:
-            self.precision.scaler.unscale_(self.optimizer)
+        self._scaler = self.precision.scaler
+        if self._scaler is not None and all(p.grad is None for p in self.parameters):
+            # A step without a target: the scaler refuses what has no gradients.
+            self._scaler = None
+        if self._scaler is not None:
+            self._scaler.unscale_(self.optimizer)
         if self.max_grad_norm > 0:
             self._grad_norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
         elif norm_wanted:
@@ -74,7 +85,7 @@ class TorchEngine:
             self._grad_norm = None
 
     def apply_update(self) -> None:
-        scaler = self.precision.scaler
+        scaler = self._scaler
         if scaler is None:
             self.optimizer.step()
         else:
@@ -112,6 +123,10 @@ class TorchEngine:
 
     def eval_mode(self, model: nn.Module) -> None:
         model.eval()
+        self.rest_weights()
+
+    def rest_weights(self) -> None:
+        """The weights that are evaluated and saved: with a schedule-free optimizer, its average."""
         if callable(getattr(getattr(self, "optimizer", None), "eval", None)):
             self.optimizer.eval()
 
@@ -159,11 +174,16 @@ def move(value: Any, device: torch.device) -> Any:
         return value if value.device == device else value.to(device, non_blocking=True)
     if isinstance(value, Mapping):
         moved = {key: move(item, device) for key, item in value.items()}
-        return moved if type(value) is dict else type(value)(moved)
+        kind: Any = type(value)
+        return moved if kind is dict else kind(moved)
     if isinstance(value, (list, tuple)):
-        items = [move(item, device) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        return rebuilt(value, [move(item, device) for item in value])
     return value
+
+
+def rebuilt(like: Any, items: list[Any]) -> Any:
+    """``items`` as a list, tuple or named tuple, whatever ``like`` is."""
+    return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
 
 
 def to_numpy(value: Any) -> Any:
@@ -174,5 +194,5 @@ def to_numpy(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: to_numpy(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(to_numpy(item) for item in value) if not hasattr(value, "_fields") else tuple(map(to_numpy, value))
+        return rebuilt(value, [to_numpy(item) for item in value])
     return np.asarray(value) if np.isscalar(value) else value

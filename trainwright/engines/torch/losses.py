@@ -38,9 +38,9 @@ def logits_of(outputs: Any) -> Tensor:
         if "logits" in outputs:
             return outputs["logits"]
         return next(value for name, value in outputs.items() if name != "loss" and isinstance(value, Tensor))
-    if dataclasses.is_dataclass(outputs) and not isinstance(outputs, type):
-        return logits_of({f.name: getattr(outputs, f.name) for f in dataclasses.fields(outputs)})
-    return outputs[0] if outputs[0].ndim else outputs[1]
+    if isinstance(outputs, (tuple, list)):
+        return outputs[0] if outputs[0].ndim else outputs[1]
+    return logits_of({f.name: getattr(outputs, f.name) for f in dataclasses.fields(outputs)})
 
 
 def default_loss(logits: Tensor, labels: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ class MemoryReport:
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
         self._stages: dict[str, tuple[int, int]] = {}
+        self._init: dict[str, int] = {}
 
     def start(self, stage: str) -> None:
         if not self.enabled:
@@ -48,7 +49,7 @@ class MemoryReport:
         self._stages[stage] = (resident_bytes(), gpu)
 
     def stop(self, stage: str) -> dict[str, int]:
-        """Metrics of ``stage``; empty when switched off."""
+        """Metrics of ``stage``; those of ``init`` come with the first one after it. Empty when switched off."""
         if not self.enabled or stage not in self._stages:
             return {}
         cpu_before, gpu_before = self._stages.pop(stage)
@@ -63,4 +64,8 @@ class MemoryReport:
             gpu = torch.cuda.memory_allocated()
             metrics[f"{stage}_mem_gpu_alloc_delta"] = gpu - gpu_before
             metrics[f"{stage}_mem_gpu_peaked_delta"] = max(0, torch.cuda.max_memory_allocated() - gpu)
+        if stage == "init":
+            self._init = {"before_init_mem_cpu": cpu_before, **metrics}
+            return {}
+        metrics, self._init = self._init | metrics, {}
         return metrics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import math
 from typing import Any
@@ -27,14 +28,16 @@ def enable_gradient_checkpointing(model: nn.Module, kwargs: dict[str, Any] | Non
     # The reentrant variant needs inputs that require gradients and runs hooks twice; torch advises against it.
     options.setdefault("use_reentrant", False)
     enable(gradient_checkpointing_kwargs=options, **own)
-    if hasattr(model, "peft_config") and hasattr(model, "enable_input_require_grads"):
+    require_grads = getattr(model, "enable_input_require_grads", None)
+    if hasattr(model, "peft_config") and callable(require_grads):
         # With a frozen base the first block's inputs need no gradient, and checkpointing would cut the graph there.
-        model.enable_input_require_grads()
+        require_grads()
 
 
 def add_neftune(model: nn.Module, alpha: float) -> Any:
     """Add uniform noise to the embeddings while training; returns the handle that removes it."""
-    embeddings = base_model(model).get_input_embeddings() if hasattr(base_model(model), "get_input_embeddings") else None
+    find = getattr(base_model(model), "get_input_embeddings", None)
+    embeddings = find() if callable(find) else None
     if embeddings is None:
         raise ValueError(
             f"neftune_noise_alpha is set, but {type(model).__name__} has no get_input_embeddings(). Define it to return "
@@ -52,17 +55,17 @@ def add_neftune(model: nn.Module, alpha: float) -> Any:
 
 def compiled(model: nn.Module, args: Any) -> nn.Module:
     """``model`` through torch.compile, as the arguments say."""
-    options = {"backend": args.torch_compile_backend or "inductor", "mode": args.torch_compile_mode}
-    return torch.compile(model, **{name: value for name, value in options.items() if value is not None})
+    wrapped: Any = torch.compile(model, backend=args.torch_compile_backend or "inductor", mode=args.torch_compile_mode)
+    return wrapped
 
 
 def apply_liger_kernels(model: nn.Module, config: dict[str, bool] | None) -> None:
     """Swap in Liger's fused kernels for a transformers model."""
     try:
-        from liger_kernel.transformers import _apply_liger_kernel_to_instance
+        liger: Any = importlib.import_module("liger_kernel.transformers")
     except ImportError as error:
         raise ValueError("use_liger_kernel=True needs the package liger-kernel: pip install liger-kernel") from error
-    _apply_liger_kernel_to_instance(model=base_model(model), **(config or {}))
+    liger._apply_liger_kernel_to_instance(model=base_model(model), **(config or {}))
 
 
 def watch_for_overflow(model: nn.Module) -> list[Any]:

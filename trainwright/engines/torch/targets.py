@@ -55,9 +55,8 @@ def unwrap(model: nn.Module) -> nn.Module:
 def base_model(model: nn.Module) -> nn.Module:
     """The model whose ``forward`` computes the loss: also looks inside PEFT."""
     model = unwrap(model)
-    if hasattr(model, "peft_config") and hasattr(model, "get_base_model"):
-        return model.get_base_model()
-    return model
+    inner = getattr(model, "get_base_model", None)
+    return inner() if hasattr(model, "peft_config") and callable(inner) else model
 
 
 def shifts_labels(model: nn.Module) -> bool:

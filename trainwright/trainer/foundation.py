@@ -1,0 +1,78 @@
+"""What every part of the Trainer stands on: its attributes, its callbacks, its log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from trainwright.core.callback import CallbackHandler
+from trainwright.core.results import speed_metrics
+from trainwright.core.state import TrainerControl, TrainerState
+from trainwright.engines.torch.engine import TorchEngine
+from trainwright.engines.torch.memory import MemoryReport
+
+
+class Foundation:
+    """Attributes that scripts and subclasses rely on, and the events and logs that all methods use.
+
+    The Trainer is a chain of classes, one for each topic, and each uses only those before it: Foundation, DataMethods,
+    OptimizationMethods, StepMethods, EvaluationMethods, SavingMethods, HubMethods, BookkeepingMethods, Trainer.
+    """
+
+    args: Any
+    model: nn.Module
+    model_wrapped: nn.Module
+    model_init: Callable[..., nn.Module] | None
+    processing_class: Any
+    data_collator: Callable[[list[Any]], Any]
+    train_dataset: Any
+    eval_dataset: Any
+    compute_metrics: Any
+    compute_loss_func: Callable[..., Tensor] | None
+    preprocess_logits_for_metrics: Callable[..., Any] | None
+    optimizer: Any
+    lr_scheduler: Any
+    optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None
+    state: TrainerState
+    control: TrainerControl
+    callback_handler: CallbackHandler
+    engine: TorchEngine
+    is_in_train: bool
+    label_names: list[str]
+    _memory: MemoryReport
+    _tokens_at_start: int = 0
+
+    # ---- callbacks
+
+    def add_callback(self, callback: Any) -> None:
+        """Add a callback, or an instance of a callback class."""
+        self.callback_handler.add_callback(callback)
+
+    def pop_callback(self, callback: Any) -> Any:
+        """Remove and return the first callback of a class, or the instance."""
+        return self.callback_handler.pop_callback(callback)
+
+    def remove_callback(self, callback: Any) -> None:
+        """Remove the first callback of a class, or the instance."""
+        self.callback_handler.remove_callback(callback)
+
+    def _fire(self, event: str, **kwargs: Any) -> None:
+        if self.callback_handler.listeners(event):
+            self.callback_handler.call_event(event, self.args, self.state, self.control, **kwargs)
+
+    # ---- logs
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Append ``logs`` to ``state.log_history`` and tell the callbacks."""
+        if self.state.epoch is not None:
+            logs["epoch"] = self.state.epoch
+        if self.args.include_num_input_tokens_seen != "no":
+            logs["num_input_tokens_seen"] = self.state.num_input_tokens_seen
+            if start_time is not None:
+                tokens = self.state.num_input_tokens_seen - self._tokens_at_start
+                logs.update(speed_metrics("train", start_time, num_tokens=tokens))
+        self.state.log_history.append({**logs, "step": self.state.global_step})
+        self.control.should_log = False
+        self._fire("on_log", logs=logs)
