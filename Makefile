@@ -48,7 +48,7 @@ test: $(VENV)/dev  ## everything, with sampled points and one seed: what CI runs
 	$(BIN)/pytest -n 2 -m "not full and not gpu"
 
 test-full: $(VENV)/dev  ## all points, several seeds; before an issue is resolved
-	$(BIN)/pytest -n 2 -m "not gpu" --hypothesis-profile=thorough
+	$(BIN)/pytest -n 2 -m "not gpu" --seeds 5 --hypothesis-profile=thorough
 
 bench: $(VENV)/bench  ## measure; results belong into bench/RESULTS.md
 	$(BIN)/python bench/imports.py

@@ -2,7 +2,7 @@
 
     python bench/gpu_step.py [--steps 40] [--rounds 3]
 
-bf16 autocast, fused AdamW, random tokens, random weights; contenders take turns in one process; medians over the rounds.
+bf16 autocast, fused AdamW, random tokens and weights; contenders take turns in one process; medians over the rounds.
 """
 
 from __future__ import annotations
@@ -21,8 +21,20 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 SIZES = {
-    "1M": {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 2048},
-    "124M": {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "num_attention_heads": 12, "vocab_size": 32000},
+    "1M": {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "vocab_size": 2048,
+    },
+    "124M": {
+        "hidden_size": 768,
+        "intermediate_size": 2048,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "vocab_size": 32000,
+    },
 }
 SHAPES = {"1M": (8, 128), "124M": (32, 1024)}
 
@@ -43,7 +55,9 @@ def build(size: str) -> Any:
 
     torch.manual_seed(0)
     options: dict[str, Any] = SIZES[size]
-    config = LlamaConfig(num_key_value_heads=options["num_attention_heads"], max_position_embeddings=2048, use_cache=False, **options)
+    config = LlamaConfig(
+        num_key_value_heads=options["num_attention_heads"], max_position_embeddings=2048, use_cache=False, **options
+    )
     return LlamaForCausalLM(config)
 
 
@@ -94,8 +108,16 @@ def with_trainer(library: Any) -> Callable[[Any, Tokens, int, int], float]:
 
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             args = library.TrainingArguments(
-                folder, per_device_train_batch_size=batch, num_train_epochs=1, bf16=True, save_strategy="no", report_to="none",
-                disable_tqdm=True, logging_steps=500, optim="adamw_torch_fused", dataloader_drop_last=True,
+                folder,
+                per_device_train_batch_size=batch,
+                num_train_epochs=1,
+                bf16=True,
+                save_strategy="no",
+                report_to="none",
+                disable_tqdm=True,
+                logging_steps=500,
+                optim="adamw_torch_fused",
+                dataloader_drop_last=True,
             )
             library.Trainer(model, args, train_dataset=data, callbacks=[Ticker()]).train()
         return clock.seconds()
@@ -113,7 +135,11 @@ def main() -> None:
 
     import trainwright
 
-    contenders = {"hand loop": hand_loop, "trainwright": with_trainer(trainwright), "hf_trainer": with_trainer(transformers)}
+    contenders = {
+        "hand loop": hand_loop,
+        "trainwright": with_trainer(trainwright),
+        "hf_trainer": with_trainer(transformers),
+    }
     for size in options.sizes:
         batch, length = SHAPES[size]
         steps = options.steps * (5 if size == "1M" else 1)

@@ -2,9 +2,9 @@
 
     python bench/overhead.py [--cycles 150] [--only bare trainwright ...]
 
-All contenders are threads of one process and hand over every dozen steps, so that they meet the same weather; the ratio
-to the bare loop is taken inside each cycle, on thread CPU time, and the median over the cycles is printed. The number of
-Python and C calls per step, counted with sys.setprofile, is exact and does not depend on the machine.
+All contenders are threads of one process and hand over every dozen steps, so that they meet the same weather; the
+ratio to the bare loop is taken inside each cycle, on thread CPU time, and the median over the cycles is printed. The
+number of Python and C calls per step, counted with sys.setprofile, is exact and does not depend on the machine.
 """
 
 from __future__ import annotations
@@ -102,7 +102,12 @@ def _hf_like(library: Any, rows: Rows, steps: int, defaults: bool, tick: Tick) -
     off = {"max_grad_norm": 0.0, "lr_scheduler_type": "constant", "logging_strategy": "no", "disable_tqdm": True}
     with tempfile.TemporaryDirectory() as folder:
         args = library.TrainingArguments(
-            folder, per_device_train_batch_size=BATCH, num_train_epochs=1, save_strategy="no", report_to="none", use_cpu=True,
+            folder,
+            per_device_train_batch_size=BATCH,
+            num_train_epochs=1,
+            save_strategy="no",
+            report_to="none",
+            use_cpu=True,
             **({} if defaults else off),
         )
         library.Trainer(MLP(), args, train_dataset=rows, callbacks=[Ticker()]).train()
@@ -187,8 +192,14 @@ def lightning(rows: Rows, steps: int, defaults: bool, tick: Tick) -> None:
             tick()
 
     trainer = pl.Trainer(
-        accelerator="cpu", devices=1, max_epochs=1, logger=False, enable_checkpointing=False,
-        enable_progress_bar=defaults, enable_model_summary=False, gradient_clip_val=None,
+        accelerator="cpu",
+        devices=1,
+        max_epochs=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=defaults,
+        enable_model_summary=False,
+        gradient_clip_val=None,
     )
     trainer.fit(Module(), DataLoader(rows, batch_size=BATCH, shuffle=True))
 
@@ -265,7 +276,8 @@ def measure(names: list[str], cycles: int, defaults: bool) -> dict[str, float]:
         raise errors[0]
     count = min(len(times) for times in baton.times.values())
     ratios = {
-        name: statistics.median(baton.times[name][i] / baton.times["bare"][i] for i in range(warm_up, count)) for name in names
+        name: statistics.median(baton.times[name][i] / baton.times["bare"][i] for i in range(warm_up, count))
+        for name in names
     }
     microseconds = statistics.median(baton.times["bare"][warm_up:]) / STEPS_PER_TURN * 1e6
     print(f"bare loop: {microseconds:.0f} us a step", file=sys.__stdout__)

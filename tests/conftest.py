@@ -13,8 +13,22 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 from trainwright import TrainingArguments
+
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("thorough", deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("default")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seeds", type=int, default=1, help="how many seeds tests with a `seed` run under")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "seed" in metafunc.fixturenames:
+        metafunc.parametrize("seed", range(metafunc.config.getoption("seeds")))
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +44,12 @@ def make_args(tmp_path: Path) -> Callable[..., TrainingArguments]:
     """Quiet arguments with an output directory of the test's own."""
 
     def make(**kwargs: Any) -> TrainingArguments:
-        defaults: dict[str, Any] = {"output_dir": str(tmp_path / "run"), "disable_tqdm": True, "save_strategy": "no", "use_cpu": True}
+        defaults: dict[str, Any] = {
+            "output_dir": str(tmp_path / "run"),
+            "disable_tqdm": True,
+            "save_strategy": "no",
+            "use_cpu": True,
+        }
         return TrainingArguments(**{**defaults, **kwargs})
 
     return make

@@ -38,7 +38,9 @@ class Bare(Plain):
         return self.logits(x)
 
 
-def classification_rows(count: int = 16, width: int = 6, classes: int = 3, seed: int = 1, dtype: torch.dtype = torch.float32) -> list[dict[str, Tensor]]:
+def classification_rows(
+    count: int = 16, width: int = 6, classes: int = 3, seed: int = 1, dtype: torch.dtype = torch.float32
+) -> list[dict[str, Tensor]]:
     """Random rows with labels."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(count, width, generator=generator, dtype=torch.float64).to(dtype)
@@ -46,7 +48,9 @@ def classification_rows(count: int = 16, width: int = 6, classes: int = 3, seed:
     return [{"x": x[i], "labels": y[i]} for i in range(count)]
 
 
-def token_rows(count: int = 16, vocabulary: int = 32, longest: int = 12, seed: int = 2, empty_row: bool = False) -> list[dict[str, Tensor]]:
+def token_rows(
+    count: int = 16, vocabulary: int = 32, longest: int = 12, seed: int = 2, empty_row: bool = False
+) -> list[dict[str, Tensor]]:
     """Padded rows of different length with labels -100 on the padding, and, if asked, one row with no target at all."""
     generator = torch.Generator().manual_seed(seed)
     rows = []
@@ -66,8 +70,16 @@ def tiny_gpt2(seed: int = 0) -> Any:
 
     torch.manual_seed(seed)
     config = GPT2Config(
-        vocab_size=32, n_positions=32, n_embd=16, n_layer=2, n_head=2, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
-        bos_token_id=0, eos_token_id=0,
+        vocab_size=32,
+        n_positions=32,
+        n_embd=16,
+        n_layer=2,
+        n_head=2,
+        resid_pdrop=0,
+        embd_pdrop=0,
+        attn_pdrop=0,
+        bos_token_id=0,
+        eos_token_id=0,
     )
     return GPT2LMHeadModel(config)
 
@@ -77,8 +89,16 @@ def tiny_llama(seed: int = 0) -> Any:
 
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2, max_position_embeddings=32, bos_token_id=0, eos_token_id=0, pad_token_id=0,
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=32,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=0,
     )
     return LlamaForCausalLM(config)
 
@@ -88,16 +108,27 @@ def tiny_bert(labels: int = 3, seed: int = 0) -> Any:
 
     torch.manual_seed(seed)
     config = BertConfig(
-        vocab_size=32, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=32, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        vocab_size=32,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=32,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
     )
     config.num_labels = labels
     return BertForSequenceClassification(config)
 
 
-def sentence_rows(count: int = 16, vocabulary: int = 32, length: int = 8, classes: int = 3, seed: int = 3) -> list[dict[str, Tensor]]:
+def sentence_rows(
+    count: int = 16, vocabulary: int = 32, length: int = 8, classes: int = 3, seed: int = 3
+) -> list[dict[str, Tensor]]:
     """Token rows of equal length with one label each."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(1, vocabulary, (count, length), generator=generator)
     labels = torch.randint(0, classes, (count,), generator=generator)
-    return [{"input_ids": ids[i], "attention_mask": torch.ones(length, dtype=torch.long), "labels": labels[i]} for i in range(count)]
+    return [
+        {"input_ids": ids[i], "attention_mask": torch.ones(length, dtype=torch.long), "labels": labels[i]}
+        for i in range(count)
+    ]

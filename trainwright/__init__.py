@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from trainwright.core.results import TrainOutput as TrainOutput
     from trainwright.core.state import TrainerControl as TrainerControl
     from trainwright.core.state import TrainerState as TrainerState
-    from trainwright.data.collators_text import DataCollatorWithPadding as DataCollatorWithPadding
     from trainwright.data.collators import default_data_collator as default_data_collator
+    from trainwright.data.collators_text import DataCollatorWithPadding as DataCollatorWithPadding
     from trainwright.engines.torch.randomness import set_seed as set_seed
     from trainwright.trainer import Seq2SeqTrainer as Seq2SeqTrainer
     from trainwright.trainer import Trainer as Trainer
@@ -73,7 +73,7 @@ _HOMES = {
     "set_seed": "engines.torch.randomness",
 }
 
-__all__ = ["__version__", *sorted(_HOMES)]
+__all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:

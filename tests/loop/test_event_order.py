@@ -29,11 +29,20 @@ def recording_callback(seen: list[str]) -> Any:
 def test_the_order_of_all_training_events(make_args: Callable[..., TrainingArguments]) -> None:
     seen: list[str] = []
     args = make_args(
-        num_train_epochs=2, per_device_train_batch_size=2, gradient_accumulation_steps=2, per_device_eval_batch_size=2,
-        logging_steps=2, eval_strategy="epoch", save_strategy="epoch", eval_on_start=True,
+        num_train_epochs=2,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        per_device_eval_batch_size=2,
+        logging_steps=2,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        eval_on_start=True,
     )
     trainer = Trainer(
-        Plain().float(), args, train_dataset=classification_rows(8), eval_dataset=classification_rows(4),
+        Plain().float(),
+        args,
+        train_dataset=classification_rows(8),
+        eval_dataset=classification_rows(4),
         callbacks=[recording_callback(seen)],
     )
     trainer.train()
@@ -95,7 +104,9 @@ def test_switches_are_off_again_at_each_step(make_args: Callable[..., TrainingAr
     assert [e["step"] for e in trainer.state.log_history if "loss" in e] == [1, 2, 3]
 
 
-def test_callbacks_are_added_popped_and_removed_by_class_or_instance(make_args: Callable[..., TrainingArguments]) -> None:
+def test_callbacks_are_added_popped_and_removed_by_class_or_instance(
+    make_args: Callable[..., TrainingArguments],
+) -> None:
     class Mine(TrainerCallback):
         pass
 

@@ -69,13 +69,20 @@ def raw_loop(
 
 @pytest.mark.parametrize("accumulation", [1, 3])
 @pytest.mark.parametrize("optim", ["adamw_torch", "adamw_torch_fused"])
-def test_fifty_steps_bit_for_bit(make_args: Callable[..., TrainingArguments], accumulation: int, optim: str) -> None:
-    rows = classification_rows(37)
-    ours = Dropping().float()
+def test_fifty_steps_bit_for_bit(
+    make_args: Callable[..., TrainingArguments], accumulation: int, optim: str, seed: int
+) -> None:
+    rows = classification_rows(37, seed=seed)
+    ours = Dropping(seed=seed).float()
     theirs = copy.deepcopy(ours)
     args = make_args(
-        max_steps=50, per_device_train_batch_size=4, gradient_accumulation_steps=accumulation, learning_rate=1e-2,
-        weight_decay=0.1, logging_steps=1, optim=optim,
+        max_steps=50,
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=accumulation,
+        learning_rate=1e-2,
+        weight_decay=0.1,
+        logging_steps=1,
+        optim=optim,
     )
     trainer = Trainer(ours, args, train_dataset=rows)
     trainer.train()

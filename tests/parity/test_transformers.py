@@ -74,7 +74,12 @@ def run_both(model: nn.Module, rows: list[Any], folder: Path, metrics: Any = Non
         args = library.TrainingArguments(output_dir=str(folder / library.__name__), **{**COMMON, **kwargs})
         counter = Counter()
         trainer = library.Trainer(
-            copy.deepcopy(model), args, train_dataset=rows, eval_dataset=rows[:7], compute_metrics=metrics, callbacks=[counter]
+            copy.deepcopy(model),
+            args,
+            train_dataset=rows,
+            eval_dataset=rows[:7],
+            compute_metrics=metrics,
+            callbacks=[counter],
         )
         output = trainer.train()
         results.append((trainer, output, counter))
@@ -116,7 +121,9 @@ def test_same_run(tmp_path: Path, name: str, sampling: str) -> None:
 
 
 def test_a_transformers_arguments_object_is_accepted(tmp_path: Path) -> None:
-    args: Any = transformers.TrainingArguments(str(tmp_path), max_steps=2, use_cpu=True, save_strategy="no", disable_tqdm=True)
+    args: Any = transformers.TrainingArguments(
+        str(tmp_path), max_steps=2, use_cpu=True, save_strategy="no", disable_tqdm=True
+    )
     trainer = trainwright.Trainer(tiny_bert(), args, train_dataset=sentence_rows(8))
     assert trainer.train().global_step == 2
     assert trainer.args.per_device_train_batch_size == args.per_device_train_batch_size

@@ -68,15 +68,17 @@ def assert_same(results: list[tuple[NormRecorder, dict[str, torch.Tensor]]], tol
 
 
 @pytest.mark.parametrize("cuts", [CUTS, UNEVEN], ids=["even", "uneven"])
-def test_plain_module_with_kwargs(make_args: Callable[..., TrainingArguments], cuts: list[tuple[int, int]]) -> None:
-    rows = classification_rows(16, dtype=torch.float64)
-    assert_same([run(make_args, Plain().double(), rows, cut) for cut in cuts], 1e-10)
+def test_plain_module_with_kwargs(
+    make_args: Callable[..., TrainingArguments], cuts: list[tuple[int, int]], seed: int
+) -> None:
+    rows = classification_rows(16, dtype=torch.float64, seed=seed)
+    assert_same([run(make_args, Plain(seed=seed).double(), rows, cut) for cut in cuts], 1e-10)
 
 
 @pytest.mark.parametrize("cuts", [CUTS, UNEVEN], ids=["even", "uneven"])
-def test_bert_classifier(make_args: Callable[..., TrainingArguments], cuts: list[tuple[int, int]]) -> None:
-    rows = sentence_rows(16)
-    assert_same([run(make_args, tiny_bert().double(), rows, cut) for cut in cuts], 1e-10)
+def test_bert_classifier(make_args: Callable[..., TrainingArguments], cuts: list[tuple[int, int]], seed: int) -> None:
+    rows = sentence_rows(16, seed=seed)
+    assert_same([run(make_args, tiny_bert(seed=seed).double(), rows, cut) for cut in cuts], 1e-10)
 
 
 @pytest.mark.parametrize("make_model", [tiny_gpt2, tiny_llama])
@@ -87,8 +89,9 @@ def test_causal_models_on_padded_rows(
     make_model: Callable[[], Any],
     empty_row: bool,
     cuts: list[tuple[int, int]],
+    seed: int,
 ) -> None:
-    rows = token_rows(16, empty_row=empty_row)
+    rows = token_rows(16, empty_row=empty_row, seed=seed)
     # These models compute their loss in fp32, and Adam divides the rounding by a gradient near 0: hence a smaller rate.
     results = [run(make_args, make_model().double(), rows, cut, learning_rate=1e-3) for cut in cuts]
     assert_same(results, 1e-6)
@@ -204,10 +207,15 @@ def test_any_cut_gives_the_gradient_of_the_whole(
 
     class Look:
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            seen.update({n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in model.named_parameters()})
+            seen.update(
+                {n: torch.zeros_like(p) if p.grad is None else p.grad.clone() for n, p in model.named_parameters()}
+            )
 
     args = make_args(
-        per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation, max_steps=1, max_grad_norm=0,
+        per_device_train_batch_size=batch,
+        gradient_accumulation_steps=accumulation,
+        max_steps=1,
+        max_grad_norm=0,
         train_sampling_strategy="sequential",
     )
     Trainer(model, args, train_dataset=rows, callbacks=[Look()]).train()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,10 @@ def generated() -> Iterator[dict[str, Any]]:
         yield {"x": x, "labels": label}
 
 
+def as_arrays(batch: dict[str, Any]) -> dict[str, Any]:
+    return {**batch, "x": np.asarray(batch["x"], np.float32)}
+
+
 KINDS: dict[str, Callable[[], Any]] = {
     "tuple": lambda: tuple(ROWS),
     "map-style": lambda: Mapped(ROWS),
@@ -91,7 +96,6 @@ def test_every_kind_of_dataset_trains_and_evaluates_alike(make_args: Make, kind:
     assert Trainer(model, make_args()).predict(KINDS[kind]()).predictions.shape == (16, 3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["map-style", "datasets", "iterable"])
 def test_workers_do_not_change_the_run(make_args: Make, kind: str) -> None:
     workers = 1 if kind == "iterable" else 2
@@ -101,6 +105,14 @@ def test_workers_do_not_change_the_run(make_args: Make, kind: str) -> None:
         found = trained(make_args, KINDS[kind](), dataloader_persistent_workers=persistent, **options)
         for name, value in found.items():
             assert torch.equal(value, expected[name]), name
+
+
+def test_no_worker_outlives_its_run(make_args: Make) -> None:
+    args = make_args(max_steps=6, dataloader_num_workers=2, dataloader_persistent_workers=True)
+    trainer = Trainer(Plain().float(), args, train_dataset=ROWS, eval_dataset=ROWS)
+    for work in (trainer.train, trainer.evaluate):
+        work()
+        assert multiprocessing.active_children() == []
 
 
 def test_loader_options_reach_the_loader(make_args: Make) -> None:

@@ -115,7 +115,9 @@ def test_label_smoothing_shifts_for_a_causal_model(make_args: Callable[..., Trai
     assert trainer.evaluate()["eval_loss"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_gradient_checkpointing_gives_the_same_gradients_with_less_saved(make_args: Callable[..., TrainingArguments]) -> None:
+def test_gradient_checkpointing_gives_the_same_gradients_with_less_saved(
+    make_args: Callable[..., TrainingArguments],
+) -> None:
     rows = token_rows(8)
 
     def run(checkpointing: bool) -> tuple[dict[str, Tensor], int]:
@@ -127,7 +129,9 @@ def test_gradient_checkpointing_gives_the_same_gradients_with_less_saved(make_ar
             return tensor
 
         model = tiny_gpt2()
-        args = make_args(max_steps=2, gradient_checkpointing=checkpointing, per_device_train_batch_size=8, learning_rate=1e-2)
+        args = make_args(
+            max_steps=2, gradient_checkpointing=checkpointing, per_device_train_batch_size=8, learning_rate=1e-2
+        )
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             Trainer(model, args, train_dataset=rows).train()
         return model.state_dict(), saved
@@ -148,7 +152,9 @@ def test_neftune_is_noise_in_training_only_and_gone_afterwards(make_args: Callab
     rows = token_rows(8)
     model = tiny_gpt2()
     quiet = Trainer(model, make_args(), eval_dataset=rows).evaluate()["eval_loss"]
-    args = make_args(max_steps=1, neftune_noise_alpha=5.0, learning_rate=0.0, logging_steps=1, per_device_train_batch_size=8)
+    args = make_args(
+        max_steps=1, neftune_noise_alpha=5.0, learning_rate=0.0, logging_steps=1, per_device_train_batch_size=8
+    )
     trainer = Trainer(model, args, train_dataset=rows, eval_dataset=rows)
     trainer.train()
     assert trainer.state.log_history[0]["loss"] != pytest.approx(quiet, rel=1e-4)
@@ -160,7 +166,9 @@ def test_neftune_is_noise_in_training_only_and_gone_afterwards(make_args: Callab
 
 @pytest.mark.slow
 def test_torch_compile_trains_and_saves_the_plain_model(make_args: Callable[..., TrainingArguments]) -> None:
-    args = make_args(max_steps=3, torch_compile=True, torch_compile_backend="aot_eager", learning_rate=1e-2, save_strategy="steps")
+    args = make_args(
+        max_steps=3, torch_compile=True, torch_compile_backend="aot_eager", learning_rate=1e-2, save_strategy="steps"
+    )
     plain = weights_after(Plain().float(), make_args(max_steps=3, learning_rate=1e-2))
     trainer = Trainer(Plain().float(), args, train_dataset=ROWS)
     trainer.train()
@@ -170,7 +178,9 @@ def test_torch_compile_trains_and_saves_the_plain_model(make_args: Callable[...,
 
 
 def test_model_init_makes_a_new_model_for_each_training(make_args: Callable[..., TrainingArguments]) -> None:
-    trainer = Trainer(model_init=lambda: Plain().float(), args=make_args(max_steps=3, learning_rate=1e-2), train_dataset=ROWS)
+    trainer = Trainer(
+        model_init=lambda: Plain().float(), args=make_args(max_steps=3, learning_rate=1e-2), train_dataset=ROWS
+    )
     trainer.train()
     first = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     trainer.train()
@@ -203,3 +213,21 @@ def test_two_trainers_do_not_disturb_each_other(make_args: Callable[..., Trainin
     for together, expected in zip((one, other), alone, strict=True):
         for name, value in together.model.state_dict().items():
             assert torch.equal(value, expected[name])
+
+
+def test_an_ensemble_is_a_model(make_args: Callable[..., TrainingArguments]) -> None:
+    class Ensemble(nn.Module):
+        """Members see the same batch; predictions are averaged."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.members = nn.ModuleList(Bare(seed=seed).float() for seed in range(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.stack([member(x) for member in self.members]).mean(0)
+
+    model = Ensemble()
+    trainer = Trainer(model, make_args(num_train_epochs=30, learning_rate=3e-2), train_dataset=ROWS, eval_dataset=ROWS)
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] < 0.5 * before

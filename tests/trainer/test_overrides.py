@@ -26,7 +26,13 @@ def test_training_step_with_accelerate_style_backward(make_args: Callable[..., T
             self.accelerator.backward(loss)
             return loss.detach()
 
-    settings = {"max_steps": 4, "learning_rate": 1e-2, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "logging_steps": 1}
+    settings = {
+        "max_steps": 4,
+        "learning_rate": 1e-2,
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "logging_steps": 1,
+    }
     own = Own(Plain().double(), make_args(**settings), train_dataset=classification_rows(16, dtype=torch.float64))
     own.train()
     plain = Trainer(Plain().double(), make_args(**settings), train_dataset=classification_rows(16, dtype=torch.float64))
@@ -46,7 +52,11 @@ def test_a_training_step_of_its_own_gets_the_steps_count(make_args: Callable[...
             counts.append(int(num_items_in_batch))
             return super().training_step(model, inputs, num_items_in_batch)
 
-    Own(Plain().float(), make_args(max_steps=1, per_device_train_batch_size=4, gradient_accumulation_steps=3), train_dataset=ROWS).train()
+    Own(
+        Plain().float(),
+        make_args(max_steps=1, per_device_train_batch_size=4, gradient_accumulation_steps=3),
+        train_dataset=ROWS,
+    ).train()
     assert counts == [12, 12, 12]
 
 
@@ -124,7 +134,11 @@ def test_optimizer_scheduler_log_and_save(make_args: Callable[..., TrainingArgum
             calls.append("save")
             super().save_model(output_dir, _internal_call)
 
-    trainer = Own(Plain().float(), make_args(max_steps=4, logging_steps=1, save_strategy="steps", save_steps=4), train_dataset=ROWS)
+    trainer = Own(
+        Plain().float(),
+        make_args(max_steps=4, logging_steps=1, save_strategy="steps", save_steps=4),
+        train_dataset=ROWS,
+    )
     trainer.train()
     assert calls == ["optimizer", "scheduler", "log", "log", "log", "log", "save", "log"]
     rates = [e["learning_rate"] for e in trainer.state.log_history if "loss" in e]
@@ -152,7 +166,9 @@ def test_optimizers_of_the_users(make_args: Callable[..., TrainingArguments]) ->
         def load_state_dict(self, state: dict[str, Any]) -> None:
             self.steps = state["steps"]
 
-    trainer = Trainer(model, make_args(max_steps=3, logging_steps=1), train_dataset=ROWS, optimizers=(optimizer, Halving()))
+    trainer = Trainer(
+        model, make_args(max_steps=3, logging_steps=1), train_dataset=ROWS, optimizers=(optimizer, Halving())
+    )
     trainer.train()
     assert trainer.optimizer is optimizer
     assert [e["learning_rate"] for e in trainer.state.log_history if "loss" in e] == pytest.approx([0.1, 0.05, 0.025])
@@ -160,7 +176,9 @@ def test_optimizers_of_the_users(make_args: Callable[..., TrainingArguments]) ->
 
 def test_optimizer_class_and_arguments(make_args: Callable[..., TrainingArguments]) -> None:
     trainer = Trainer(
-        Plain().float(), make_args(max_steps=1), train_dataset=ROWS,
+        Plain().float(),
+        make_args(max_steps=1),
+        train_dataset=ROWS,
         optimizer_cls_and_kwargs=(torch.optim.RMSprop, {"lr": 0.01, "momentum": 0.5}),
     )
     trainer.train()
@@ -168,7 +186,9 @@ def test_optimizer_class_and_arguments(make_args: Callable[..., TrainingArgument
     assert trainer.optimizer.param_groups[0]["momentum"] == 0.5
 
 
-@pytest.mark.parametrize(("schedule", "expected"), [("constant", [0.1, 0.7, 0.7, 0.7]), ("linear", [0.1, 0.7, 0.05, 0.025])])
+@pytest.mark.parametrize(
+    ("schedule", "expected"), [("constant", [0.1, 0.7, 0.7, 0.7]), ("linear", [0.1, 0.7, 0.05, 0.025])]
+)
 def test_a_rate_set_by_a_callback_holds_until_the_schedules_next_value(
     make_args: Callable[..., TrainingArguments], schedule: str, expected: list[float]
 ) -> None:
@@ -200,11 +220,20 @@ def test_counting_targets_differently(make_args: Callable[..., TrainingArguments
         def count_targets(self, inputs: Any) -> Any:
             return int(inputs["weight"].sum())
 
-    rows = [{**row, "weight": torch.tensor(float(i % 5))} for i, row in enumerate(classification_rows(16, dtype=torch.float64))]
+    rows = [
+        {**row, "weight": torch.tensor(float(i % 5))}
+        for i, row in enumerate(classification_rows(16, dtype=torch.float64))
+    ]
     weights = []
     for size, accumulation in ((16, 1), (4, 4), (2, 8)):
         model = Weighted().double()
-        args = make_args(max_steps=3, per_device_train_batch_size=size, gradient_accumulation_steps=accumulation, learning_rate=1e-2, train_sampling_strategy="sequential")
+        args = make_args(
+            max_steps=3,
+            per_device_train_batch_size=size,
+            gradient_accumulation_steps=accumulation,
+            learning_rate=1e-2,
+            train_sampling_strategy="sequential",
+        )
         Own(model, args, train_dataset=rows).train()
         weights.append(model.state_dict())
     for other in weights[1:]:
@@ -229,7 +258,16 @@ def test_public_helpers(make_args: Callable[..., TrainingArguments], capsys: pyt
     trainer.create_model_card(model_name="demo")
     trainer.save_model()
     folder = Path(trainer.args.output_dir)
-    expected = {"train_results.json", "all_results.json", "trainer_state.json", "README.md", "model.safetensors", "config.yaml", "env.json", "metrics.jsonl"}
+    expected = {
+        "train_results.json",
+        "all_results.json",
+        "trainer_state.json",
+        "README.md",
+        "model.safetensors",
+        "config.yaml",
+        "env.json",
+        "metrics.jsonl",
+    }
     assert expected <= {path.name for path in folder.iterdir()}
     assert "train_loss" in capsys.readouterr().out
     assert trainer.get_num_trainable_parameters() == sum(p.numel() for p in trainer.model.parameters())

@@ -155,15 +155,15 @@ def test_gradients_are_clipped_and_the_norm_before_is_logged(make_args: Make) ->
 
 
 @pytest.mark.parametrize("optim", ["auto", "muon", "adafactor", "adamw_torch_fused", "rmsprop", "adagrad"])
-def test_optimizers_by_name_learn(make_args: Make, optim: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_optimizers_by_name_learn(make_args: Make, optim: str) -> None:
     model = tiny_bert() if optim == "muon" else None
     rows = sentence_rows(16) if optim == "muon" else None
-    trainer = train(make_args, model, rows, optim=optim, max_steps=30, learning_rate=2e-2, log_level="info")
+    trainer = train(make_args, model, rows, optim=optim, max_steps=30, learning_rate=2e-2)
     losses = logged(trainer, "loss")
     assert sum(losses[-5:]) < sum(losses[:5])
     if optim == "auto":
         assert type(trainer.optimizer) is torch.optim.AdamW
-        assert "AdamW" in caplog.text
+        assert trainer.optimizer.defaults["fused"] or trainer.optimizer.defaults["foreach"]
 
 
 def test_schedule_free_evaluates_and_saves_the_averaged_weights(make_args: Make) -> None:

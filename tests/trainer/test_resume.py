@@ -47,11 +47,20 @@ def losses(trainer: Trainer) -> list[tuple[int, float, float]]:
     ],
     ids=["default", "adafactor", "sgd", "bf16", "workers", "plateau"],
 )
-def test_resume_is_bit_equal(make_args: Callable[..., TrainingArguments], tmp_path: Path, stop: int, extra: dict[str, Any]) -> None:
-    rows = classification_rows(38)
+def test_resume_is_bit_equal(
+    make_args: Callable[..., TrainingArguments], tmp_path: Path, stop: int, extra: dict[str, Any], seed: int
+) -> None:
+    rows = classification_rows(38, seed=seed)
     settings = {
-        "max_steps": 16, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "learning_rate": 1e-2,
-        "logging_steps": 4, "save_strategy": "steps", "save_steps": 100, **extra,
+        "max_steps": 16,
+        "per_device_train_batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "learning_rate": 1e-2,
+        "logging_steps": 4,
+        "save_strategy": "steps",
+        "save_steps": 100,
+        "seed": seed,
+        **extra,
     }
 
     def build(folder: str, *callbacks: TrainerCallback) -> Trainer:
@@ -71,7 +80,9 @@ def test_resume_is_bit_equal(make_args: Callable[..., TrainingArguments], tmp_pa
 
 def test_resume_of_a_language_model_with_tied_weights(make_args: Callable[..., TrainingArguments]) -> None:
     rows = token_rows(12)
-    args = make_args(max_steps=6, per_device_train_batch_size=4, save_strategy="steps", save_steps=3, learning_rate=1e-2)
+    args = make_args(
+        max_steps=6, per_device_train_batch_size=4, save_strategy="steps", save_steps=3, learning_rate=1e-2
+    )
     straight = Trainer(tiny_gpt2(), args, train_dataset=rows)
     straight.train()
     resumed = Trainer(tiny_gpt2(seed=9), args, train_dataset=rows)
@@ -92,7 +103,13 @@ def test_resume_on_a_stream_past_its_first_epoch(make_args: Callable[..., Traini
     rows = classification_rows(20)
 
     def build(folder: str, *callbacks: TrainerCallback) -> Trainer:
-        args = make_args(max_steps=12, per_device_train_batch_size=4, save_strategy="steps", learning_rate=1e-2, output_dir=str(tmp_path / folder))
+        args = make_args(
+            max_steps=12,
+            per_device_train_batch_size=4,
+            save_strategy="steps",
+            learning_rate=1e-2,
+            output_dir=str(tmp_path / folder),
+        )
         return Trainer(Dropping().float(), args, train_dataset=Stream(rows), callbacks=list(callbacks))
 
     straight = build("straight")
@@ -126,8 +143,14 @@ def test_a_loader_of_ones_own_resumes_too(make_args: Callable[..., TrainingArgum
 
 def test_early_stopping_remembers_its_patience(make_args: Callable[..., TrainingArguments]) -> None:
     args = make_args(
-        max_steps=8, per_device_train_batch_size=4, eval_strategy="steps", eval_steps=1, save_strategy="steps", save_steps=2,
-        learning_rate=0.0, metric_for_best_model="loss",
+        max_steps=8,
+        per_device_train_batch_size=4,
+        eval_strategy="steps",
+        eval_steps=1,
+        save_strategy="steps",
+        save_steps=2,
+        learning_rate=0.0,
+        metric_for_best_model="loss",
     )
     rows = classification_rows(8)
     first = Trainer(
@@ -148,7 +171,11 @@ def test_no_pickle_is_written(make_args: Callable[..., TrainingArguments]) -> No
     assert checkpoint is not None
     names = sorted(path.name for path in Path(checkpoint).iterdir())
     assert names == [
-        "model.safetensors", "optimizer.safetensors", "random.safetensors", "trainer_state.json", "training_args.json",
+        "model.safetensors",
+        "optimizer.safetensors",
+        "random.safetensors",
+        "trainer_state.json",
+        "training_args.json",
         "training_state.json",
     ]
     json.loads((Path(checkpoint) / "training_state.json").read_text())
@@ -168,3 +195,73 @@ def test_weights_only_checkpoints_do_not_pretend_to_resume(make_args: Callable[.
     trainer.train()
     with pytest.raises(ValueError, match="save_only_model"):
         trainer.train(resume_from_checkpoint=True)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_the_end_of_an_epoch_is_neither_lost_nor_done_twice(
+    make_args: Callable[..., TrainingArguments], tmp_path: Path, streaming: bool
+) -> None:
+    """Stopped after an epoch's last step, resumed: its evaluation still happens; stopped after that, it does not."""
+    rows = classification_rows(16)
+
+    def build(folder: str, *callbacks: TrainerCallback) -> Trainer:
+        args = make_args(
+            max_steps=12, per_device_train_batch_size=4, eval_strategy="epoch", save_strategy="steps", save_steps=4,
+            learning_rate=1e-2, output_dir=str(tmp_path / folder),
+        )  # fmt: skip
+        data = Stream(rows) if streaming else rows
+        return Trainer(Dropping().float(), args, train_dataset=data, eval_dataset=rows[:4], callbacks=list(callbacks))
+
+    def evaluations(trainer: Trainer) -> list[tuple[int, float]]:
+        return [(e["step"], e["eval_loss"]) for e in trainer.state.log_history if "eval_loss" in e]
+
+    straight = build("straight")
+    straight.train()
+    assert [step for step, _ in evaluations(straight)] == [4, 8, 12]
+    resumed = build("straight")
+    resumed.train(resume_from_checkpoint=str(tmp_path / "straight" / "checkpoint-8"))
+    assert evaluations(resumed) == evaluations(straight)
+
+    class SaveAtEpochEnd(TrainerCallback):
+        def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            control.should_save = True
+            if state.global_step == 8:
+                control.should_training_stop = True
+
+    build("cut", SaveAtEpochEnd()).train()
+    after = build("cut")
+    after.train(resume_from_checkpoint=True)
+    assert evaluations(after) == evaluations(straight)
+    for name, value in straight.model.state_dict().items():
+        assert torch.equal(value, after.model.state_dict()[name]), name
+
+
+class NoisyStream(Stream):
+    """Draws from the global generator while it is read."""
+
+    def __iter__(self) -> Any:
+        return ({**row, "x": row["x"] + torch.randn(6) * 0.1} for row in self.rows)
+
+
+def test_resume_on_a_stream_that_draws_random_numbers(
+    make_args: Callable[..., TrainingArguments], tmp_path: Path
+) -> None:
+    rows = classification_rows(40)
+
+    def build(folder: str, *callbacks: TrainerCallback) -> Trainer:
+        args = make_args(
+            max_steps=8,
+            per_device_train_batch_size=4,
+            save_strategy="steps",
+            learning_rate=1e-2,
+            output_dir=str(tmp_path / folder),
+        )
+        return Trainer(Dropping().float(), args, train_dataset=NoisyStream(rows), callbacks=list(callbacks))
+
+    straight = build("straight")
+    straight.train()
+    build("cut", StopAt(5)).train()
+    resumed = build("cut")
+    resumed.train(resume_from_checkpoint=True)
+    for name, value in straight.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[name]), name

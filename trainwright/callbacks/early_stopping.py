@@ -25,16 +25,23 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if args.metric_for_best_model is None:
-            raise ValueError("EarlyStoppingCallback needs metric_for_best_model, for instance metric_for_best_model='loss'.")
+            raise ValueError(
+                "EarlyStoppingCallback needs metric_for_best_model, for instance metric_for_best_model='loss'."
+            )
         if args.eval_strategy == "no":
             raise ValueError("EarlyStoppingCallback needs evaluations: set eval_strategy to 'steps' or 'epoch'.")
         if not args.load_best_model_at_end:
             logger.warning(
-                "EarlyStoppingCallback without load_best_model_at_end=True: the trainer will hold the last model, not the best."
+                "EarlyStoppingCallback without load_best_model_at_end=True: the last model is kept, not the best."
             )
 
     def on_evaluate(
-        self, args: Any, state: TrainerState, control: TrainerControl, metrics: dict[str, float] | None = None, **kwargs: Any
+        self,
+        args: Any,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float] | None = None,
+        **kwargs: Any,
     ) -> None:
         name = args.metric_for_best_model
         value = (metrics or {}).get(name if name.startswith("eval_") else f"eval_{name}")

@@ -10,9 +10,21 @@ import subprocess
 import sys
 from typing import Any
 
-_PACKAGES = ("trainwright", "torch", "transformers", "datasets", "numpy", "safetensors", "peft", "accelerate", "tokenizers")
+_PACKAGES = (
+    "trainwright",
+    "torch",
+    "transformers",
+    "datasets",
+    "numpy",
+    "safetensors",
+    "peft",
+    "accelerate",
+    "tokenizers",
+)
 _SECRET_NAME = re.compile(r"token|secret|password|passwd|api[-_]?key|credential|auth", re.IGNORECASE)
-_SECRET_VALUE = re.compile(r"\b(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|gh[pousr]_[A-Za-z0-9]{8,}|glpat-[A-Za-z0-9_-]{8,}|xox[a-z]-[A-Za-z0-9-]{8,}|AKIA[A-Z0-9]{12,})")
+_SECRET_VALUE = re.compile(
+    r"\b(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|gh[pousr]_[A-Za-z0-9]{8,}|glpat-[A-Za-z0-9_-]{8,}|xox[a-z]-[A-Za-z0-9-]{8,}|AKIA[A-Z0-9]{12,})"
+)
 _NUMBER = re.compile(r"-\d+(\.\d+)?([eE]-?\d+)?")
 _URL_PASSWORD = re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
 

@@ -13,9 +13,8 @@ class DefaultFlowCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         step = state.global_step
-        if args.logging_strategy == "steps" and step % state.logging_steps == 0:
-            control.should_log = True
-        elif step == 1 and args.logging_first_step:
+        is_first = step == 1 and args.logging_first_step
+        if is_first or (args.logging_strategy == "steps" and step % state.logging_steps == 0):
             control.should_log = True
         if args.eval_strategy == "steps" and args.eval_delay <= step and step % state.eval_steps == 0:
             control.should_evaluate = True

@@ -57,7 +57,7 @@ def write_whole(target: Path, write: Callable[[Path], None]) -> None:
 
 
 def rotate(run_directory: str | Path, limit: int | None, best: str | None, *, keep_newest: bool = True) -> list[Path]:
-    """Delete the oldest checkpoints beyond ``limit``, never the best and, while training, the newest; returns what went."""
+    """Delete the oldest checkpoints beyond ``limit``, never the best nor, while training, the newest; returns them."""
     if limit is None or limit <= 0:
         return []
     found = list_checkpoints(run_directory)

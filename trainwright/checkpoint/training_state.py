@@ -45,7 +45,9 @@ def _plain_group(group: dict[str, Any]) -> dict[str, Any]:
     return {key: value.item() if isinstance(value, Tensor) else value for key, value in group.items()}
 
 
-def save_training_state(folder: Path, optimizer: dict[str, Tensor], random: dict[str, Tensor], rest: dict[str, Any]) -> None:
+def save_training_state(
+    folder: Path, optimizer: dict[str, Tensor], random: dict[str, Tensor], rest: dict[str, Any]
+) -> None:
     """Write the three files."""
     save_file(optimizer, folder / OPTIMIZER)
     save_file({name: tensor.cpu().contiguous() for name, tensor in random.items()}, folder / RANDOM)

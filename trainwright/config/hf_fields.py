@@ -57,9 +57,10 @@ HF: dict[str, Field] = {
     **_all(
         "acts",
         "evaluation",
-        "eval_strategy eval_steps eval_delay eval_on_start prediction_loss_only eval_accumulation_steps "
+        "eval_strategy eval_steps eval_delay eval_on_start prediction_loss_only "
         "eval_do_concat_batches batch_eval_metrics include_for_metrics label_names",
     ),
+    "eval_accumulation_steps": Field("no effect", "predictions leave the device after every batch"),
     "eval_use_gather_object": Field("no effect", _ONE_PROCESS),
     **_all(
         "acts",

@@ -21,6 +21,13 @@ class Feed(Protocol):
         """The remaining optimizer steps of the current epoch, each as its list of micro-batches."""
         ...
 
+    #: Batches of the current epoch given out so far, those before a resume included.
+    consumed: int
+
+    def close_epoch(self) -> None:
+        """The current epoch is done: a checkpoint saved from now on continues with the next."""
+        ...
+
     def epoch_progress(self) -> float:
         """Epochs consumed so far, with the fraction of the current one."""
         ...

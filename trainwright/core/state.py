@@ -13,7 +13,7 @@ from typing import Any
 class ExportableState:
     """Something whose state is saved in a checkpoint as plain JSON.
 
-    ``state()`` returns ``{"args": {...}, "attributes": {...}}``: what the constructor needs, and what to set afterwards.
+    ``state()`` returns ``{"args": {...}, "attributes": {...}}``: what the constructor takes, and what to set then.
     """
 
     def state(self) -> dict[str, Any]:

@@ -40,19 +40,32 @@ class TrainFeed:
         self.epoch = 0
         self.consumed = 0
         self._start = 0
+        self._after_skip: Callable[[], None] | None = None
+        self._epoch_is_over = False
         # Without a length, an "epoch" in the progress display is the whole planned run, as in HF.
         self._denominator = batches_per_epoch or max(steps_if_unsized * accumulation, 1)
 
-    def start_at(self, epoch: int, batches: int) -> None:
-        """Continue in ``epoch`` after ``batches`` batches."""
+    def start_at(self, epoch: int, batches: int, after_skip: Callable[[], None] | None = None) -> None:
+        """Continue in ``epoch`` after ``batches`` batches.
+
+        ``after_skip`` is called before the first batch is fetched: reading past samples may draw random numbers.
+        """
         self.epoch = epoch
         self._start = batches
+        self._after_skip = after_skip
 
     def position(self) -> dict[str, int]:
-        """What ``start_at`` needs to continue from here; a finished epoch is the start of the next."""
-        if self.batches_per_epoch is not None and self.consumed >= self.batches_per_epoch:
+        """What ``start_at`` needs to continue from here.
+
+        An epoch whose batches are all consumed is not over before its end was announced: a run resumed from its last
+        step still has the evaluation at its end to do.
+        """
+        if self._epoch_is_over:
             return {"epoch": self.epoch + 1, "batches": 0}
         return {"epoch": self.epoch, "batches": self.consumed}
+
+    def close_epoch(self) -> None:
+        self._epoch_is_over = True
 
     def groups(self) -> Iterator[list[Any]]:
         set_epoch(self.loader, self.epoch)
@@ -61,15 +74,19 @@ class TrainFeed:
             self.batches_per_epoch = self._denominator = len(self.loader)
         skip, self._start = self._start, 0
         self.consumed = skip
+        self._epoch_is_over = False
         iterator = self._iterator_after(skip)
+        if self._after_skip is not None:
+            self._after_skip()
+            self._after_skip = None
         while group := self.draw(iterator, self.accumulation):
             self.consumed += len(group)
             yield group
 
     def _iterator_after(self, skip: int) -> Iterator[Any]:
         """Batches after the first ``skip``: by index where the sampler can, else by reading past them."""
-        if skip and hasattr(self.loader, "start_at"):
-            self.loader.start_at(skip)
+        if skip and hasattr(getattr(self.loader, "batch_sampler", None), "start_at"):
+            self.loader.batch_sampler.start_at(skip)
             return iter(self.loader)
         iterator = iter(self.loader)
         if skip:

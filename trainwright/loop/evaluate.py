@@ -89,7 +89,14 @@ def evaluate(plan: EvaluationPlan, loader: Iterable[Any], engine: EvalEngine) ->
 
 
 def keep(
-    seen: Collected, plan: EvaluationPlan, engine: EvalEngine, predictions: Any, labels: Any, inputs: Any, loss: Any, rows: int
+    seen: Collected,
+    plan: EvaluationPlan,
+    engine: EvalEngine,
+    predictions: Any,
+    labels: Any,
+    inputs: Any,
+    loss: Any,
+    rows: int,
 ) -> None:
     """Move one batch's outputs to the host."""
     if predictions is not None and plan.keep_predictions:

@@ -43,9 +43,11 @@ def fit_epoch(run: Run) -> None:
         obey(run)
         if finished(run) or run.control.should_epoch_stop:
             break
-    if steps == 0:
+    if steps == 0 and run.feed.consumed == 0:
         logger.warning("The training data gave no batch in epoch %d: training stops here.", run.feed.epoch)
         run.control.should_training_stop = True
+    if not run.control.should_training_stop or run.feed.on_last_group():
+        run.feed.close_epoch()
     run.fire("on_epoch_end")
     obey(run)
 

@@ -46,7 +46,12 @@ def portions(run: Run, batches: list[Any]) -> list[Portion]:
 
 def whole_step(targets: Any) -> Portion:
     """A step of one micro-batch: nothing to weigh, unless there is no target in it."""
-    return Portion(targets, 0.0 if isinstance(targets, int) and targets == 0 else 1.0, targets, 1)
+    if targets is None:
+        return Portion(None, 1.0, None, 1)
+    if isinstance(targets, int):
+        return Portion(targets, 1.0 if targets else 0.0, targets, 1)
+    # Counted on the device: whether there is any target is known only there.
+    return Portion(targets, targets.clip(max=1), targets, 1)
 
 
 def log_is_due(run: Run) -> bool:

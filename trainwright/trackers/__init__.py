@@ -14,5 +14,6 @@ def build_trackers(args: Any) -> list[Tracker]:
     if "tensorboard" in names:
         from trainwright.trackers.tensorboard import TensorBoardTracker
 
-        return [TensorBoardTracker(args.logging_dir or Path(args.output_dir) / "runs")]
+        folder = Path(args.logging_dir or Path(args.output_dir) / "runs")
+        return [TensorBoardTracker(folder / args.run_name if args.run_name else folder)]
     return []

@@ -23,7 +23,9 @@ class TensorBoardTracker:
         try:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError as error:
-            raise ValueError("report_to='tensorboard' needs the package tensorboard: pip install tensorboard") from error
+            raise ValueError(
+                "report_to='tensorboard' needs the package tensorboard: pip install tensorboard"
+            ) from error
         self.folder.mkdir(parents=True, exist_ok=True)
         self._writer = EventFileWriter(str(self.folder))
         self._text("args", config)

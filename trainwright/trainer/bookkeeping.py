@@ -119,11 +119,21 @@ class BookkeepingMethods(HubMethods):
         """Samples per optimizer step over all devices."""
         return total_train_batch_size(args)
 
-    def set_initial_training_values(self, args: Any, dataloader: Any) -> tuple[int, int, int, int, int, int | None, int]:
+    def set_initial_training_values(
+        self, args: Any, dataloader: Any
+    ) -> tuple[int, int, int, int, int, int | None, int]:
         """HF's tuple: epochs, steps per epoch, examples, training samples, batch size, batches per epoch, max steps."""
         plan = plan_training(self, dataloader)
         batch = total_train_batch_size(args)
-        return plan.epochs, plan.steps_per_epoch, plan.examples, plan.samples, batch, plan.batches_per_epoch, plan.max_steps
+        return (
+            plan.epochs,
+            plan.steps_per_epoch,
+            plan.examples,
+            plan.samples,
+            batch,
+            plan.batches_per_epoch,
+            plan.max_steps,
+        )
 
     def get_sp_size(self) -> int:
         return 1

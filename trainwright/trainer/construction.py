@@ -19,6 +19,7 @@ from trainwright.data.loader import has_length
 from trainwright.engines.torch.step_callbacks import EmptyCacheCallback, ProfileCallback
 from trainwright.loop.evaluate import accepts_compute_result, is_streaming_metric
 from trainwright.trackers import build_trackers
+from trainwright.trainer.signatures import is_users_own
 
 
 def choose_processor(processing_class: Any, tokenizer: Any) -> Any:
@@ -27,7 +28,9 @@ def choose_processor(processing_class: Any, tokenizer: Any) -> Any:
         return processing_class
     if processing_class is not None:
         raise ValueError("Pass processing_class= or its old name tokenizer=, not both.")
-    warnings.warn("Trainer(tokenizer=...) is now called processing_class=...; it works the same.", FutureWarning, stacklevel=3)
+    warnings.warn(
+        "Trainer(tokenizer=...) is now called processing_class=...; it works the same.", FutureWarning, stacklevel=3
+    )
     return tokenizer
 
 
@@ -56,19 +59,22 @@ def refuse_contradictions(trainer: Any) -> None:
     given_optimizer = trainer.optimizer is not None or trainer.lr_scheduler is not None
     if trainer.model_init is not None and given_optimizer:
         raise ValueError(
-            "optimizers= belongs to one model, but model_init= makes a new one for each train(): override create_optimizer instead."
+            "optimizers= belongs to one model, but model_init= makes a new one for each train(): "
+            "override create_optimizer instead."
         )
     if trainer.optimizer_cls_and_kwargs is not None and trainer.optimizer is not None:
         raise ValueError("Pass optimizers= or optimizer_cls_and_kwargs=, not both.")
     if args.eval_strategy != "no" and trainer.eval_dataset is None and not _evaluates_by_itself(trainer):
-        raise ValueError(f"eval_strategy={str(args.eval_strategy.value)!r} needs data: pass eval_dataset=, or set eval_strategy='no'.")
+        raise ValueError(
+            f"eval_strategy={args.eval_strategy.value!r} needs data: pass eval_dataset=, or set eval_strategy='no'."
+        )
     metric = trainer.compute_metrics
-    if args.batch_eval_metrics and metric is not None and not is_streaming_metric(metric):
-        if not accepts_compute_result(metric):
-            raise ValueError(
-                "batch_eval_metrics=True calls compute_metrics for every batch and needs a compute_result argument: "
-                "def compute_metrics(prediction, compute_result: bool)."
-            )
+    by_batch = args.batch_eval_metrics and metric is not None and not is_streaming_metric(metric)
+    if by_batch and not accepts_compute_result(metric):
+        raise ValueError(
+            "batch_eval_metrics=True calls compute_metrics for every batch and needs a compute_result argument: "
+            "def compute_metrics(prediction, compute_result: bool)."
+        )
     dataset = trainer.train_dataset
     if dataset is not None and not has_length(dataset) and args.max_steps <= 0:
         raise ValueError("train_dataset has no length, so max_steps must say how long to train: set max_steps=...")
@@ -77,7 +83,7 @@ def refuse_contradictions(trainer: Any) -> None:
 def _evaluates_by_itself(trainer: Any) -> bool:
     """Whether a subclass finds its own evaluation data."""
     names = ("get_eval_dataloader", "evaluate")
-    return any(not getattr(type(trainer), name).__module__.startswith("trainwright.") for name in names)
+    return any(is_users_own(trainer, name) for name in names)
 
 
 def default_callbacks(args: Any, users: list[Any]) -> list[Any]:

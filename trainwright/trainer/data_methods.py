@@ -27,7 +27,9 @@ class DataMethods(ReportingMethods):
     def get_train_dataloader(self) -> Any:
         """Loader over ``self.train_dataset`` in an order that is a function of (seed, epoch)."""
         if self.train_dataset is None:
-            raise ValueError("train() needs data: pass train_dataset= to the Trainer, or override get_train_dataloader().")
+            raise ValueError(
+                "train() needs data: pass train_dataset= to the Trainer, or override get_train_dataloader()."
+            )
         size = self.args.train_batch_size
         # Before columns are dropped: the length column is not the model's, but the sampler's.
         batches = None if is_iterable(self.train_dataset) else self._train_batches(size)
@@ -50,7 +52,9 @@ class DataMethods(ReportingMethods):
     def _refuse_for_streams(self) -> None:
         """Options that need to know every sample beforehand."""
         if self.args.max_tokens_per_batch is not None:
-            raise ValueError("max_tokens_per_batch needs the samples' lengths; a dataset without a length has none. Unset it.")
+            raise ValueError(
+                "max_tokens_per_batch needs the samples' lengths; a dataset without a length has none. Unset it."
+            )
         if self.args.train_sampling_strategy == "group_by_length":
             raise ValueError("group_by_length needs a dataset with a length; use train_sampling_strategy='random'.")
 

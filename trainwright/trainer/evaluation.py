@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.core.results import EvalLoopOutput, PredictionOutput, speed_metrics
-from trainwright.engines.torch.precision import full_eval_dtype
+from trainwright.data.loader import close_loader
+from trainwright.engines.torch.precision import full_eval_dtype, half_evaluation
 from trainwright.engines.torch.targets import find_labels
 from trainwright.loop.evaluate import EvaluationPlan, evaluate, is_streaming_metric
 from trainwright.trainer.steps import StepMethods
@@ -36,11 +37,7 @@ class EvaluationMethods(StepMethods):
         """
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(sets, dict):
-            metrics: dict[str, float] = {}
-            for name, dataset in sets.items():
-                chosen = name if eval_dataset is None else dataset
-                metrics |= self.evaluate(chosen, ignore_keys=ignore_keys, metric_key_prefix=f"{metric_key_prefix}_{name}")
-            return metrics
+            return self._evaluate_each(eval_dataset, ignore_keys, metric_key_prefix)
         self._memory.start(metric_key_prefix)
         loader = self.get_eval_dataloader(eval_dataset)
         start = time.time()
@@ -57,6 +54,16 @@ class EvaluationMethods(StepMethods):
         self.log(metrics)
         self._fire("on_evaluate", metrics=metrics)
         metrics.update(self._memory.stop(metric_key_prefix))
+        return metrics
+
+    def _evaluate_each(
+        self, given: Any, ignore_keys: list[str] | None, prefix: str, **options: Any
+    ) -> dict[str, float]:
+        """Metrics of several sets, each under its name: those ``given``, or the Trainer's own."""
+        metrics: dict[str, float] = {}
+        for name, dataset in (self.eval_dataset if given is None else given).items():
+            chosen = name if given is None else dataset
+            metrics |= self.evaluate(chosen, ignore_keys, f"{prefix}_{name}", **options)
         return metrics
 
     def predict(
@@ -132,13 +139,15 @@ class EvaluationMethods(StepMethods):
             order=getattr(dataloader, "sample_order", None),
         )
         try:
-            return evaluate(plan, dataloader, self.engine)
+            with half_evaluation(self.args, active=not self.is_in_train):
+                return evaluate(plan, dataloader, self.engine)
         finally:
+            close_loader(dataloader)
             if self.is_in_train:
                 self.engine.train_mode()
 
     def _evaluation_model(self) -> nn.Module:
-        """The model in evaluation mode; outside training, a half-precision copy of it where the arguments ask for one."""
+        """The model in evaluation mode; outside training, a half-precision copy where the arguments ask for one."""
         model = self.model_wrapped if self.is_in_train else self.model
         half = full_eval_dtype(self.args)
         if half is not None and not self.is_in_train:

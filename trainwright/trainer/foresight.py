@@ -9,8 +9,7 @@ from typing import Any
 from trainwright.core.errors import MissingMetricError
 from trainwright.engines.torch.randomness import random_state, set_random_state
 from trainwright.loop.fit import best_metric_key
-from trainwright.trainer.evaluation import EvaluationMethods
-from trainwright.trainer.signatures import overrides
+from trainwright.trainer.signatures import is_users_own
 
 logger = logging.getLogger("trainwright")
 
@@ -20,7 +19,7 @@ def refuse_unknown_best_metric(trainer: Any) -> None:
     args = trainer.args
     if args.metric_for_best_model is None or args.eval_strategy == "no":
         return
-    if overrides(trainer, EvaluationMethods, "evaluate") or overrides(trainer, EvaluationMethods, "evaluation_loop"):
+    if is_users_own(trainer, "evaluate") or is_users_own(trainer, "evaluation_loop"):
         return
     wanted = best_metric_key(args)
     sets = trainer.eval_dataset

@@ -5,14 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
+from trainwright.checkpoint.directory import checkpoint_path
 from trainwright.core.state import TrainerState
 from trainwright.trainer.saving import SavingMethods
+
+#: What a model's reader has no use for.
+STATE = ["optimizer.safetensors", "random.safetensors", "training_state.json", "trainer_state.json"]
 
 
 class HubMethods(SavingMethods):
     """Model card and upload of a Trainer."""
 
     hub_model_id: str | None
+    _upload: Any = None
 
     def save_model(self, output_dir: str | Path | None = None, _internal_call: bool = False) -> None:
         """Write the model so that ``from_pretrained`` reads it, and upload it if ``push_to_hub`` is set."""
@@ -48,7 +55,32 @@ class HubMethods(SavingMethods):
             commit_message=commit_message,
             run_as_future=not blocking,
             revision=revision or self.args.hub_revision,
-            ignore_patterns=["checkpoint-*", ".checkpoint-*", "_*"],
+            ignore_patterns=["checkpoint-*", ".checkpoint-*", "runs/*", *STATE],
+        )
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
+        """Save, then upload as ``hub_strategy`` says."""
+        super()._save_checkpoint(model, trial)
+        if self.args.push_to_hub and self.args.hub_strategy != "end":
+            self._push_checkpoint(checkpoint_path(self._run_directory(), self.state.global_step))
+
+    def _push_checkpoint(self, checkpoint: Path) -> None:
+        """Upload in the background; skipped while an earlier upload is under way, unless ``hub_always_push``."""
+        if self._upload is not None and not self._upload.done() and not self.args.hub_always_push:
+            return
+        self._fire("on_push_begin")
+        strategy = self.args.hub_strategy
+        folders = {"checkpoint": "last-checkpoint", "all_checkpoints": checkpoint.name}
+        options: dict[str, Any] = (
+            {"path_in_repo": folders[strategy]} if strategy in folders else {"ignore_patterns": STATE}
+        )
+        self._upload = _hub_api(self.args.hub_token).upload_folder(
+            repo_id=self.hub_model_id,
+            folder_path=str(checkpoint),
+            commit_message=f"Training in progress, step {self.state.global_step}",
+            run_as_future=True,
+            revision=self.args.hub_revision,
+            **options,
         )
 
     def create_model_card(
@@ -69,7 +101,7 @@ class HubMethods(SavingMethods):
             "language": language,
             "license": license,
             "base_model": finetuned_from,
-            "tags": _listed(tags) + ["trainwright"],
+            "tags": [*_listed(tags), "trainwright"],
             "pipeline_tag": (_listed(tasks) or [None])[0],
             "datasets": _listed(dataset_tags) or _listed(dataset),
         }
@@ -83,7 +115,13 @@ def model_card(front: dict[str, Any], name: str, args: Any, state: TrainerState)
     import yaml
 
     header = yaml.safe_dump({key: value for key, value in front.items() if value}, sort_keys=False)
-    settings = ("learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "seed")
+    settings = (
+        "learning_rate",
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "num_train_epochs",
+        "seed",
+    )
     rows = [f"- {setting}: {getattr(args, setting)}" for setting in settings]
     evaluations = [entry for entry in state.log_history if any(key.startswith("eval_") for key in entry)]
     results = [f"- {key}: {value}" for key, value in (evaluations[-1] if evaluations else {}).items()]

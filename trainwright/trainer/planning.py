@@ -36,7 +36,7 @@ def plan_training(trainer: Any, loader: Any) -> TrainingPlan:
     batches = len(loader)
     if batches == 0:
         raise ValueError(
-            "The training data gives no batch. Is the dataset empty, or smaller than the batch with dataloader_drop_last=True?"
+            "The training data gives no batch. Is the dataset empty, or smaller than a batch with dataloader_drop_last?"
         )
     steps_per_epoch = math.ceil(batches / args.gradient_accumulation_steps)
     examples = trainer.num_examples(loader)

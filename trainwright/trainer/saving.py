@@ -17,7 +17,7 @@ from trainwright.checkpoint.training_state import (
     unflatten_optimizer,
 )
 from trainwright.checkpoint.weights import load_weights, save_weights
-from trainwright.core.state import TrainerState, callback_states
+from trainwright.core.state import callback_states
 from trainwright.data.feed import TrainFeed
 from trainwright.engines.torch.randomness import random_state, set_random_state
 from trainwright.engines.torch.targets import unwrap
@@ -143,7 +143,9 @@ class SavingMethods(EvaluationMethods):
         if best is None:
             logger.warning("No checkpoint was saved at the best evaluation; the trainer keeps the last model.")
             return
-        logger.info("Loading the best model from %s (%s = %s).", best, self.args.metric_for_best_model, self.state.best_metric)
+        logger.info(
+            "Loading the best model from %s (%s = %s).", best, self.args.metric_for_best_model, self.state.best_metric
+        )
         self._load_from_checkpoint(best)
 
 

@@ -8,7 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.core.results import PredictionOutput
+from trainwright.engines.torch.targets import unwrap
 from trainwright.trainer.trainer import Trainer
+
+#: What ``generate`` makes when nothing says how much: 20 tokens after the first.
+_DEFAULT_LENGTH = 21
 
 
 class Seq2SeqTrainer(Trainer):
@@ -22,7 +26,7 @@ class Seq2SeqTrainer(Trainer):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._generation = {}
+        self._generation = self._with_defaults({})
         config = getattr(self.args, "generation_config", None)
         if config is not None:
             self.model.generation_config = _load_generation_config(config)
@@ -35,6 +39,8 @@ class Seq2SeqTrainer(Trainer):
         **gen_kwargs: Any,
     ) -> dict[str, float]:
         """As ``Trainer.evaluate``; ``gen_kwargs`` go to ``generate``."""
+        if isinstance(self.eval_dataset if eval_dataset is None else eval_dataset, dict):
+            return self._evaluate_each(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
         self._generation = self._with_defaults(gen_kwargs)
         return super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
 
@@ -77,9 +83,9 @@ class Seq2SeqTrainer(Trainer):
         inputs = self._prepare_inputs(inputs)
         labels = self._labels_of(inputs)
         options = {**self._generation, **gen_kwargs}
-        prompt = {k: v for k, v in inputs.items() if k not in ("labels", "decoder_input_ids", "decoder_attention_mask")}
+        generator: Any = unwrap(model)
         with torch.no_grad(), self.compute_loss_context_manager():
-            generated = self._generator().generate(**prompt, **options)
+            generated = generator.generate(**_prompt(inputs), **options)
             loss = None
             if labels is not None:
                 targets = self.count_targets(inputs) if self._wants_count else None
@@ -88,13 +94,10 @@ class Seq2SeqTrainer(Trainer):
         generated = self._pad_to(generated, length)
         return loss, generated, self._pad_to(labels, length) if labels is not None else None
 
-    def _generator(self) -> Any:
-        return self.model
-
     def _generated_length(self, options: dict[str, Any]) -> int:
-        config = self._generator().generation_config
+        config: Any = self.model.generation_config
         new = options.get("max_new_tokens", None if "max_length" in options else config.max_new_tokens)
-        return new + 1 if new is not None else options.get("max_length") or config.max_length or 0
+        return new + 1 if new is not None else options.get("max_length") or config.max_length or _DEFAULT_LENGTH
 
     def _pad_to(self, tokens: Tensor, length: int) -> Tensor:
         if tokens.shape[-1] >= length:
@@ -109,7 +112,18 @@ class Seq2SeqTrainer(Trainer):
                 value = getattr(source, name, None)
                 if isinstance(value, int):
                     return value
-        raise ValueError("Generated sequences differ in length and need padding: set the model's generation_config.pad_token_id.")
+        raise ValueError(
+            "Generated sequences differ in length and need padding: set the model's generation_config.pad_token_id."
+        )
+
+
+def _prompt(inputs: Any) -> dict[str, Any]:
+    """What is generated from: without the labels, and without decoder inputs that a collator made of them."""
+    dropped = {"labels"}
+    labels, started = inputs.get("labels"), inputs.get("decoder_input_ids")
+    if labels is not None and started is not None and labels.shape == started.shape:
+        dropped |= {"decoder_input_ids", "decoder_attention_mask"}
+    return {name: value for name, value in inputs.items() if name not in dropped}
 
 
 def _load_generation_config(config: Any) -> Any:

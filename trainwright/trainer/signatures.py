@@ -26,6 +26,11 @@ def overrides(instance: object, base: type, name: str) -> bool:
     return getattr(type(instance), name) is not getattr(base, name)
 
 
+def is_users_own(instance: object, name: str) -> bool:
+    """Whether the method ``name`` was written outside this package."""
+    return name in vars(instance) or not getattr(type(instance), name).__module__.startswith("trainwright.")
+
+
 def forward_parameters(model: Any) -> dict[str, inspect.Parameter]:
     """Parameters of ``model.forward``."""
     return dict(inspect.signature(model.forward).parameters)

@@ -88,13 +88,15 @@ class StepMethods(OptimizationMethods):
         """A user's ``training_step``: HF's contract whole, with the step's target count."""
         self._default_step_ran = False
         if accepted_keywords(self.training_step, ("num_items_in_batch",)):
-            loss = self.training_step(self.model_wrapped, batch, num_items_in_batch=self._as_count(portion.step_targets))
+            loss = self.training_step(
+                self.model_wrapped, batch, num_items_in_batch=self._as_count(portion.step_targets)
+            )
         else:
             loss = self.training_step(self.model_wrapped, batch)
         if not self._default_step_ran and not self._own_step_was_noted:
             self._own_step_was_noted = True
             logger.info(
-                "%s.training_step does not call super().training_step: scaling the loss over %d accumulated batches is up to it.",
+                "%s.training_step does not call super().training_step: scaling over %d batches is up to it.",
                 type(self).__name__,
                 portion.pieces,
             )

@@ -1,8 +1,8 @@
 """The Trainer: Hugging Face's shape, our loop.
 
-The class wires and delegates. What it is made of stands beside it, one topic a file: ``foundation`` (attributes, events,
-log), ``reporting``, ``data_methods``, ``optimization``, ``steps`` (one micro-batch), ``evaluation``, ``saving``, ``hub``,
-``bookkeeping``. The loop is in ``trainwright/loop/fit.py``.
+The class wires and delegates. What it is made of stands beside it, one topic a file: ``foundation`` (attributes,
+events, log), ``reporting``, ``data_methods``, ``optimization``, ``steps`` (one micro-batch), ``evaluation``,
+``saving``, ``hub``, ``bookkeeping``. The loop is in ``trainwright/loop/fit.py``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainwright.core.results import BestRun, TrainOutput
 from trainwright.core.run import Run
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.data.feed import TrainFeed, take
-from trainwright.data.loader import data_seed
+from trainwright.data.loader import close_loader, data_seed
 from trainwright.data.rebuild import resumable_loader
 from trainwright.engines.torch.engine import TorchEngine
 from trainwright.engines.torch.memory import MemoryReport
@@ -63,7 +63,9 @@ class Trainer(BookkeepingMethods):
     ...     def forward(self, x):
     ...         return self.layer(x)
     >>> args = TrainingArguments("runs/example", max_steps=2, save_strategy="no", disable_tqdm=True)
-    >>> Trainer(Net(), args, train_dataset=data).train().global_step
+    >>> output = Trainer(Net(), args, train_dataset=data).train()  # doctest: +ELLIPSIS
+    {'train_runtime': ...}
+    >>> output.global_step
     2
     """
 
@@ -170,8 +172,8 @@ class Trainer(BookkeepingMethods):
     ) -> BestRun:
         """Train ``n_trials`` times with arguments from ``hp_space(trial)`` and return the best.
 
-        ``compute_objective`` turns evaluation metrics into the number to optimise: the loss by default, or the sum of the
-        metrics where ``compute_metrics`` gives any. ``kwargs`` go to ``optuna.create_study``.
+        ``compute_objective`` turns evaluation metrics into the number to optimise: the loss by default, or the sum of
+        the metrics where ``compute_metrics`` gives any. ``kwargs`` go to ``optuna.create_study``.
         """
         if self.model_init is None:
             raise ValueError("hyperparameter_search needs a new model for each trial: pass model_init= to the Trainer.")
@@ -220,6 +222,7 @@ class Trainer(BookkeepingMethods):
                 raise
             finally:
                 self.is_in_train = False
+                close_loader(loader)
         return TrainOutput(self.state.global_step, self._summary["train_loss"], self._summary)
 
     def _seed_everything(self) -> None:
@@ -247,9 +250,7 @@ class Trainer(BookkeepingMethods):
         )
         draw = self._draw_batches if overrides(self, StepMethods, "get_batch_samples") else take
         accumulation = self.args.gradient_accumulation_steps
-        self._feed = TrainFeed(
-            loader, accumulation, plan.batches_per_epoch, steps_if_unsized=plan.max_steps, draw=draw
-        )
+        self._feed = TrainFeed(loader, accumulation, plan.batches_per_epoch, steps_if_unsized=plan.max_steps, draw=draw)
         if checkpoint is not None:
             self._continue_from(checkpoint, plan)
         self.state.compute_steps(self.args, plan.max_steps)
@@ -283,10 +284,7 @@ class Trainer(BookkeepingMethods):
         saved.train_batch_size = self.args.train_batch_size
         self.state = saved
         rest = self._load_training_state(checkpoint)
-        if not self.args.ignore_data_skip:
-            self._feed.start_at(rest["data"]["epoch"], rest["data"]["batches"])
-        else:
-            self._feed.start_at(rest["data"]["epoch"], 0)
+        skip = 0 if self.args.ignore_data_skip else rest["data"]["batches"]
+        self._feed.start_at(rest["data"]["epoch"], skip, lambda: self._restore_random_state(rest["random"]))
         self._restore_callbacks(saved.stateful_callbacks)
-        self._restore_random_state(rest["random"])
         logger.info("Resuming from %s at step %d.", checkpoint, saved.global_step)

@@ -68,6 +68,6 @@ _HALF = (torch.float16, torch.bfloat16)
 def _no_loss(names: list[str], inputs: Any) -> str:
     given = ", ".join(inputs) if is_mapping(inputs) else type(inputs).__name__
     return (
-        f"The model returned no loss, only: {', '.join(names)}. It was given: {given}. Give the batch a 'labels' entry, "
+        f"The model returned no loss, only: {', '.join(names)}. It was given: {given}. Give the batch 'labels', "
         "pass compute_loss_func= to the Trainer, or override compute_loss."
     )

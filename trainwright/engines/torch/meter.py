@@ -60,7 +60,9 @@ class LossMeter:
         total, finite = float(self._sum), int(self._finite)
         counted = finite if self.skip_nonfinite else self._steps
         if finite < self._steps:
-            logger.warning("%d of the last %d steps had a loss that is NaN or infinite.", self._steps - finite, self._steps)
+            logger.warning(
+                "%d of the last %d steps had a loss that is NaN or infinite.", self._steps - finite, self._steps
+            )
         self.total += total
         self.total_steps += counted
         self._sum = self._finite = None

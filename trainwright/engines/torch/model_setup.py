@@ -20,8 +20,8 @@ def enable_gradient_checkpointing(model: nn.Module, kwargs: dict[str, Any] | Non
     enable = getattr(model, "gradient_checkpointing_enable", None)
     if not callable(enable):
         raise ValueError(
-            f"gradient_checkpointing=True, but {type(model).__name__} has no gradient_checkpointing_enable(). Define it "
-            "(wrap blocks in torch.utils.checkpoint.checkpoint), or set gradient_checkpointing=False."
+            f"gradient_checkpointing=True, but {type(model).__name__} has no gradient_checkpointing_enable(): define "
+            "it (wrap blocks in torch.utils.checkpoint.checkpoint), or set gradient_checkpointing=False."
         )
     options = dict(kwargs or {})
     own = {name: options.pop(name) for name in ("every_n_layers", "offload") if name in options}
@@ -40,8 +40,8 @@ def add_neftune(model: nn.Module, alpha: float) -> Any:
     embeddings = find() if callable(find) else None
     if embeddings is None:
         raise ValueError(
-            f"neftune_noise_alpha is set, but {type(model).__name__} has no get_input_embeddings(). Define it to return "
-            "the embedding layer, or leave neftune_noise_alpha unset."
+            f"neftune_noise_alpha is set, but {type(model).__name__} has no get_input_embeddings(): define it to "
+            "return the embedding layer, or leave neftune_noise_alpha unset."
         )
 
     def noisy(module: nn.Module, args: Any, output: Tensor) -> Tensor:

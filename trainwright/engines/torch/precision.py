@@ -32,3 +32,9 @@ _NOTHING: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 def full_eval_dtype(args: Any) -> torch.dtype | None:
     """The half format in which a model is evaluated outside training, if asked for."""
     return torch.float16 if args.fp16_full_eval else torch.bfloat16 if args.bf16_full_eval else None
+
+
+def half_evaluation(args: Any, *, active: bool) -> contextlib.AbstractContextManager[Any]:
+    """Context in which a model cast to half precision takes inputs that are not."""
+    dtype = full_eval_dtype(args) if active else None
+    return _NOTHING if dtype is None else torch.autocast(args.device.type, dtype=dtype)

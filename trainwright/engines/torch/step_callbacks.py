@@ -41,7 +41,9 @@ class ProfileCallback(TrainerCallback):
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
             torch.cuda.memory._record_memory_history(max_entries=100_000)
-        self._profiler = torch.profiler.profile(activities=activities, record_shapes=True, profile_memory=True)
+        self._profiler = torch.profiler.profile(
+            activities=activities, record_shapes=True, profile_memory=True, acc_events=True
+        )
         self._profiler.start()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -13,7 +13,13 @@ from torch import Tensor, nn
 IGNORED = -100
 
 #: Parts of transformers' class names whose loss compares position i with label i + 1, unless they are encoder-decoders.
-_SHIFTING_NAMES = ("ForCausalLM", "LMHeadModel", "DoubleHeadsModel", "ForConditionalGeneration", "ForCausalImageModeling")
+_SHIFTING_NAMES = (
+    "ForCausalLM",
+    "LMHeadModel",
+    "DoubleHeadsModel",
+    "ForConditionalGeneration",
+    "ForCausalImageModeling",
+)
 
 #: Named like these, but position i is compared with label i: decoders taken out of an encoder-decoder, which expect
 #: labels that are shifted already, and masked or permuted language models.
@@ -93,7 +99,7 @@ def _image_text_models() -> set[str]:
 
 def is_mapping(value: Any) -> bool:
     """Whether ``value`` is a dict or like one; the check against the abstract class alone takes eight times as long."""
-    return isinstance(value, dict) or isinstance(value, Mapping)
+    return isinstance(value, dict) or isinstance(value, Mapping)  # noqa: SIM101
 
 
 def find_labels(batch: Any) -> Any:

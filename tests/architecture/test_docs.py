@@ -1,0 +1,88 @@
+"""The documents are true: links lead somewhere, tests named exist, examples run, pages made from code are current."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trainwright.config.reference import arguments_page
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "bench/RESULTS.md",
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_named_tests_exist(page: Path) -> None:
+    text = page.read_text()
+    for target in re.findall(r"\]\((?!http)([^)#]+)", text):
+        assert (page.parent / target).exists(), target
+    for path, name in re.findall(r"\b((?:tests|bench|examples|trainwright)/[\w/]+\.py)(?:::(\w+))?", text):
+        assert (ROOT / path).is_file(), path
+        if name:
+            names = {
+                node.name
+                for node in ast.walk(ast.parse((ROOT / path).read_text()))
+                if isinstance(node, ast.FunctionDef)
+            }
+            assert name in names, f"{path}::{name}"
+
+
+def test_every_promise_has_a_row() -> None:
+    rows = re.findall(r"^\| ([SAHPM]\d+) \| .+ \| (.+) \|$", (ROOT / "docs/features.md").read_text(), re.MULTILINE)
+    counts = {letter: sum(key[0] == letter for key, _ in rows) for letter in "SAHPM"}
+    assert counts == {"S": 18, "A": 44, "H": 76, "P": 21, "M": 26}
+    assert len({key for key, _ in rows}) == 185
+    assert all(shown.startswith(("`tests/", "planned: ", "refused", "on torch: ")) for _, shown in rows)
+
+
+def test_the_page_of_arguments_is_current() -> None:
+    assert (ROOT / "docs/arguments.md").read_text() == arguments_page(), (
+        "run: python -m trainwright.config.reference > docs/arguments.md"
+    )
+
+
+MODULES = [
+    "core.state",
+    "core.callback",
+    "core.results",
+    "callbacks.early_stopping",
+    "checkpoint.directory",
+    "engines.torch.randomness",
+    "trainer.trainer",
+]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstring_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module(f"trainwright.{name}")
+    finder, runner = doctest.DocTestFinder(), doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    tests = [test for test in finder.find(module) if test.examples]
+    assert tests
+    for test in tests:
+        assert runner.run(test).failed == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_examples_run(example: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    result = subprocess.run(
+        [sys.executable, str(example)], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+    )
+    assert result.returncode == 0, result.stderr[-2000:]
+    assert "accuracy" in result.stdout
