@@ -116,7 +116,6 @@ def test_a_resumed_run_keeps_counting(make_args: MakeArgs) -> None:
 def test_transformers_printer_and_tensorboard_callbacks_run_unchanged(
     make_args: MakeArgs, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("tensorboard")
     import transformers
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from transformers.integrations import TensorBoardCallback

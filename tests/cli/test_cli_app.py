@@ -85,7 +85,6 @@ def test_the_resume_command_is_one_that_works_here(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.slow
 def test_an_interrupted_demo_says_how_to_go_on_and_that_works(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn")
     output = tmp_path / "run"
     words = [*COMMAND, "demo", "--epochs", "200", "--output", str(output)]
     process = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

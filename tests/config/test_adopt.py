@@ -4,10 +4,9 @@ import dataclasses
 from typing import Any
 
 import pytest
+import transformers
 
 from trainwright.config import IntervalStrategy, Seq2SeqTrainingArguments, TrainingArguments, adopt_arguments
-
-transformers = pytest.importorskip("transformers")
 
 
 @dataclasses.dataclass

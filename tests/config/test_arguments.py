@@ -191,7 +191,8 @@ def test_subclasses() -> None:
 
 @pytest.mark.parametrize("cls", [TrainingArguments, MyArgs, Seq2SeqTrainingArguments])
 def test_command_lines(cls: type[TrainingArguments]) -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     parser = transformers.HfArgumentParser(cls)
     line = "--output_dir out --bf16 --optim auto --eval_strategy steps --eval_steps 0.5 --micro_batch 4 --debug "
     line += "underflow_overflow --include_for_metrics inputs loss --no_remove_unused_columns --report_to tensorboard"
@@ -212,7 +213,8 @@ def test_command_lines(cls: type[TrainingArguments]) -> None:
 
 
 def test_old_command_line() -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     parser = transformers.HfArgumentParser(TrainingArguments)
     line = "--output_dir out --evaluation_strategy epoch --overwrite_output_dir --warmup_ratio 0.1 --no_cuda"
     with pytest.warns(FutureWarning) as caught:

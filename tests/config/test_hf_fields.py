@@ -6,11 +6,10 @@ from types import NoneType
 from typing import Any
 
 import pytest
+import transformers
 
 from trainwright.config import Seq2SeqTrainingArguments, TrainingArguments, enums
 from trainwright.config.hf_fields import FIELDS, HF, NATIVE, REMOVED, SEQ2SEQ
-
-transformers = pytest.importorskip("transformers")
 
 
 def _defaults(cls: Any) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Which parameters decay, which optimizer a name means, and what its options may be."""
 
+import importlib
 import logging
 import sys
 from types import SimpleNamespace
@@ -23,6 +24,9 @@ from trainwright.engines.torch.schedules import build_scheduler
 
 OWN = ("auto", "adamw_torch", "adamw_torch_fused", "adafactor", "adafactor_torch", "sgd", "adagrad", "rmsprop", "muon")
 INSTALLED = ("schedule_free_adamw", "schedule_free_radam", "schedule_free_sgd")
+
+# Its types are stricter than what it takes.
+transformers: Any = importlib.import_module("transformers")
 
 
 class Net(nn.Module):
@@ -59,7 +63,7 @@ def train(model: nn.Module, optimizer: Any, steps: int) -> list[torch.Tensor]:
 
 
 def test_decay_names_follow_transformers() -> None:
-    transformers = pytest.importorskip("transformers")
+
     config = transformers.BertConfig(
         vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8
     )
@@ -124,7 +128,7 @@ def _two_halves(first: nn.Module, one: Any, second: nn.Module, two: Any) -> list
 
 
 def test_same_optimizer_as_transformers() -> None:
-    transformers = pytest.importorskip("transformers")
+
     for name, values in (
         ("adamw_torch", {}),
         ("adamw_torch_fused", {"adam_beta1": 0.8}),
@@ -146,7 +150,7 @@ def test_same_optimizer_as_transformers() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("options", [{}, {"beta1": 0.9}, {"scale_parameter": True}])
 def test_adafactor_equals_transformers(dtype: torch.dtype, options: dict[str, Any]) -> None:
-    transformers = pytest.importorskip("transformers")
+
     ours, theirs = Net().to(dtype), Net().to(dtype)
     mine = Adafactor(ours.parameters(), lr=1e-2, weight_decay=0.1, **options)
     scale = {"scale_parameter": False, **options}
@@ -206,7 +210,7 @@ def test_muon_splits_by_place() -> None:
 
 
 def test_muon_knows_the_output_layer_of_transformers_models() -> None:
-    transformers = pytest.importorskip("transformers")
+
     config = transformers.GPT2Config(vocab_size=9, n_embd=8, n_layer=1, n_head=2, n_positions=8)
     model = transformers.GPT2LMHeadModel(config)
     optimizer = build_optimizer(model, args_for("muon"))
@@ -248,7 +252,6 @@ def test_refused_options(name: str, options: str | None, fix: str) -> None:
 
 
 def test_fractional_warmup_of_schedule_free() -> None:
-    pytest.importorskip("schedulefree")
     args = args_for("schedule_free_adamw", warmup_steps=0.1)
     assert optimizer_class_and_kwargs(args, total_steps=50)[1]["warmup_steps"] == 5
     with pytest.raises(ValueError, match="whole number"):

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch.optim import SGD
 
 from trainwright.config import SchedulerType
 from trainwright.engines.torch.schedules import build_scheduler, needs_metric
-
-transformers = pytest.importorskip("transformers")
 
 _shares = st.floats(0.0, 1.0)
 _cycles = st.floats(0.1, 4.0)

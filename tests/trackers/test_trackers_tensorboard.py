@@ -15,8 +15,6 @@ from trainwright import Trainer, TrainerCallback, TrainingArguments
 from trainwright.trackers import build_trackers
 from trainwright.trackers.tensorboard import TensorBoardTracker, tag_of
 
-pytest.importorskip("tensorboard")
-
 MakeArgs = Callable[..., TrainingArguments]
 
 

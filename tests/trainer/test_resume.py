@@ -30,6 +30,21 @@ class StopAt(TrainerCallback):
             control.should_training_stop = control.should_save = True
 
 
+Build = Callable[..., Trainer]
+
+
+def resumed_like_straight(build: Build, stop: int) -> tuple[Trainer, Trainer]:
+    """An uninterrupted run and one cut after ``stop`` steps and resumed; their weights must be the same bits."""
+    straight = build("straight")
+    straight.train()
+    build("cut", StopAt(stop)).train()
+    resumed = build("cut")
+    resumed.train(resume_from_checkpoint=True)
+    for name, value in straight.model.state_dict().items():
+        assert torch.equal(value, resumed.model.state_dict()[name]), name
+    return straight, resumed
+
+
 def losses(trainer: Trainer) -> list[tuple[int, float, float]]:
     return [(e["step"], e["loss"], e["learning_rate"]) for e in trainer.state.log_history if "loss" in e]
 
@@ -67,15 +82,9 @@ def test_resume_is_bit_equal(
         args = make_args(**{**settings, "output_dir": str(tmp_path / folder)})
         return Trainer(Dropping().float(), args, train_dataset=rows, eval_dataset=rows[:8], callbacks=list(callbacks))
 
-    straight = build("straight")
-    straight.train()
-    build("cut", StopAt(stop)).train()
-    resumed = build("cut")
-    output = resumed.train(resume_from_checkpoint=True)
-    for name, value in straight.model.state_dict().items():
-        assert torch.equal(value, resumed.model.state_dict()[name]), name
+    straight, resumed = resumed_like_straight(build, stop)
     assert losses(resumed) == losses(straight)
-    assert output.global_step == 16
+    assert resumed.state.global_step == straight.state.global_step == 16
 
 
 def test_resume_of_a_language_model_with_tied_weights(make_args: Callable[..., TrainingArguments]) -> None:
@@ -112,13 +121,7 @@ def test_resume_on_a_stream_past_its_first_epoch(make_args: Callable[..., Traini
         )
         return Trainer(Dropping().float(), args, train_dataset=Stream(rows), callbacks=list(callbacks))
 
-    straight = build("straight")
-    straight.train()
-    build("cut", StopAt(7)).train()
-    resumed = build("cut")
-    resumed.train(resume_from_checkpoint=True)
-    for name, value in straight.model.state_dict().items():
-        assert torch.equal(value, resumed.model.state_dict()[name]), name
+    resumed_like_straight(build, 7)
 
 
 def test_a_loader_of_ones_own_resumes_too(make_args: Callable[..., TrainingArguments], tmp_path: Path) -> None:
@@ -132,13 +135,7 @@ def test_a_loader_of_ones_own_resumes_too(make_args: Callable[..., TrainingArgum
         args = make_args(max_steps=12, save_strategy="steps", learning_rate=1e-2, output_dir=str(tmp_path / folder))
         return OwnLoader(Dropping().float(), args, train_dataset=rows, callbacks=list(callbacks))
 
-    straight = build("straight")
-    straight.train()
-    build("cut", StopAt(7)).train()
-    resumed = build("cut")
-    resumed.train(resume_from_checkpoint=True)
-    for name, value in straight.model.state_dict().items():
-        assert torch.equal(value, resumed.model.state_dict()[name]), name
+    resumed_like_straight(build, 7)
 
 
 def test_early_stopping_remembers_its_patience(make_args: Callable[..., TrainingArguments]) -> None:
@@ -258,10 +255,4 @@ def test_resume_on_a_stream_that_draws_random_numbers(
         )
         return Trainer(Dropping().float(), args, train_dataset=NoisyStream(rows), callbacks=list(callbacks))
 
-    straight = build("straight")
-    straight.train()
-    build("cut", StopAt(5)).train()
-    resumed = build("cut")
-    resumed.train(resume_from_checkpoint=True)
-    for name, value in straight.model.state_dict().items():
-        assert torch.equal(value, resumed.model.state_dict()[name]), name
+    resumed_like_straight(build, 5)

@@ -24,7 +24,8 @@ def flatten_optimizer(state: dict[str, Any], names: list[str]) -> tuple[dict[str
                 tensors[f"state.{names[index]}.{key}"] = value.detach().contiguous().cpu()
             elif value is not None:
                 values.setdefault(names[index], {})[key] = value
-    return tensors, {"state": values, "param_groups": [_plain_group(group) for group in state["param_groups"]]}
+    rest = {"state": values, "param_groups": [_plain_group(group) for group in state["param_groups"]]}
+    return tensors, only_json(rest)
 
 
 def unflatten_optimizer(tensors: dict[str, Tensor], values: dict[str, Any], names: list[str]) -> dict[str, Any]:
@@ -41,6 +42,18 @@ def unflatten_optimizer(tensors: dict[str, Tensor], values: dict[str, Any], name
     return {"state": state, "param_groups": values["param_groups"]}
 
 
+def only_json(values: dict[str, Any]) -> dict[str, Any]:
+    """``values``, after checking that they are JSON: what is not would be lost on resume."""
+    try:
+        json.dumps(values)
+    except TypeError as error:
+        raise ValueError(
+            f"The training state cannot be stored as JSON ({error}). A custom optimizer or scheduler must keep only "
+            "tensors and plain numbers in its state_dict()."
+        ) from error
+    return values
+
+
 def _plain_group(group: dict[str, Any]) -> dict[str, Any]:
     return {key: value.item() if isinstance(value, Tensor) else value for key, value in group.items()}
 
@@ -51,7 +64,7 @@ def save_training_state(
     """Write the three files."""
     save_file(optimizer, folder / OPTIMIZER)
     save_file({name: tensor.cpu().contiguous() for name, tensor in random.items()}, folder / RANDOM)
-    (folder / TRAINING).write_text(json.dumps(rest, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    (folder / TRAINING).write_text(json.dumps(only_json(rest), indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def load_training_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:

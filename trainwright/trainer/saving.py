@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -80,7 +79,7 @@ class SavingMethods(EvaluationMethods):
             "data": self._feed.position(),
             "loss": self.engine.meter.state_dict(),
         }
-        save_training_state(folder, tensors, random_tensors, _json_only(rest))
+        save_training_state(folder, tensors, random_tensors, rest)
 
     def _optimizer_parameter_names(self) -> list[str]:
         """Name of each parameter in the order in which the optimizer numbers them."""
@@ -147,15 +146,3 @@ class SavingMethods(EvaluationMethods):
             "Loading the best model from %s (%s = %s).", best, self.args.metric_for_best_model, self.state.best_metric
         )
         self._load_from_checkpoint(best)
-
-
-def _json_only(value: dict[str, Any]) -> dict[str, Any]:
-    """``value``, after checking that it is JSON: what is not would be lost on resume."""
-    try:
-        json.dumps(value)
-    except TypeError as error:
-        raise ValueError(
-            f"The training state cannot be stored as JSON ({error}). A custom optimizer or scheduler must keep only "
-            "tensors and plain numbers in its state_dict()."
-        ) from error
-    return value

@@ -1,0 +1,90 @@
+"""Weights and optimizer state come back from disk as they were."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from tests.models import Plain, tiny_bert, tiny_gpt2
+from trainwright.checkpoint.training_state import flatten_optimizer, unflatten_optimizer
+from trainwright.checkpoint.weights import load_weights, save_weights
+
+
+class Tied(nn.Module):
+    """Two names for one tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.outer = nn.Linear(4, 4)
+        self.outer.weight = self.inner.weight
+
+
+@pytest.mark.parametrize("make", [Plain, Tied, tiny_bert, tiny_gpt2])
+def test_weights_survive(tmp_path: Path, make: Any) -> None:
+    model, other = make(), make()
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(1.0)
+    save_weights(model, tmp_path)
+    load_weights(other, tmp_path)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+    if make is Tied:
+        assert other.inner.weight is other.outer.weight
+
+
+def test_sharded_weights_are_read(tmp_path: Path) -> None:
+    model, other = tiny_bert(), tiny_bert(seed=3)
+    model.save_pretrained(tmp_path, max_shard_size="5KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    load_weights(other, tmp_path)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+
+
+def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
+    save_file({"classifier.weight": torch.zeros(3, 16), "stranger": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="do not fit the model"):
+        load_weights(tiny_bert(), tmp_path)
+    with pytest.raises(ValueError, match="no weights to load"):
+        load_weights(tiny_bert(), tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad, torch.optim.LBFGS])
+def test_optimizer_state_survives_flattening(optimizer: Any) -> None:
+    model = Plain().float()
+    names = [name for name, _ in model.named_parameters()]
+    first = optimizer(model.parameters(), lr=0.1)
+    if optimizer is torch.optim.LBFGS:
+        # Its state is a list of tensors: refused in words rather than lost on resume.
+        first.step(lambda: _backward(model))
+        with pytest.raises(ValueError, match="tensors and plain numbers"):
+            flatten_optimizer(first.state_dict(), names)
+        return
+    _backward(model)
+    first.step()
+    tensors, values = flatten_optimizer(first.state_dict(), names)
+    assert all(name.split(".", 1)[1].rsplit(".", 1)[0] in names for name in tensors)
+    second = optimizer(model.parameters(), lr=0.9)
+    second.load_state_dict(unflatten_optimizer(tensors, json.loads(json.dumps(values)), names))
+    for a, b in zip(first.state.values(), second.state.values(), strict=True):
+        assert all(torch.equal(a[key], b[key]) if isinstance(a[key], torch.Tensor) else a[key] == b[key] for key in a)
+    assert second.param_groups[0]["lr"] == 0.1
+
+
+def test_state_for_parameters_that_are_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not train"):
+        unflatten_optimizer({"state.gone.exp_avg": torch.zeros(1)}, {"state": {}, "param_groups": []}, ["here"])
+
+
+def _backward(model: Plain) -> torch.Tensor:
+    loss = model.logits(torch.ones(2, 6)).square().sum()
+    loss.backward()
+    return loss
