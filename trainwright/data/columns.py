@@ -85,10 +85,20 @@ class DropColumnsCollator:
     def __call__(self, features: list[Any]) -> Any:
         if self.keep is None:
             return self.collate(features)
-        for feature in features:
-            if isinstance(feature, (dict, Mapping)) and not feature.keys() <= self._kept_names:
-                return self.collate([self._narrowed(feature) for feature in features])
+        if self._has_more(features):
+            features = [self._narrowed(feature) for feature in features]
         return self.collate(features)
+
+    def _has_more(self, features: list[Any]) -> bool:
+        """Whether some sample may have a key to drop; asked for every batch, hence no type checks."""
+        kept = self._kept_names
+        try:
+            for feature in features:
+                if not feature.keys() <= kept:
+                    return True
+        except AttributeError:
+            return any(isinstance(feature, Mapping) for feature in features)
+        return False
 
     def _narrowed(self, feature: Any) -> Any:
         if not isinstance(feature, Mapping):

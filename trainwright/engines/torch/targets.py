@@ -6,11 +6,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 IGNORED = -100
+_FEW = 256
 
 #: Parts of transformers' class names whose loss compares position i with label i + 1, unless they are encoder-decoders.
 _SHIFTING_NAMES = (
@@ -161,7 +161,9 @@ class TargetCounter:
                 labels = labels[..., 1:]
         if self.by_row or not isinstance(labels, Tensor) or labels.is_floating_point() or labels.ndim == 0:
             return count_rows(batch)
-        if labels.is_cpu:
-            # Through numpy, which looks at the same memory: a third of the time of two torch calls and an item().
-            return int(np.count_nonzero(labels.detach().numpy() != self.ignored))
-        return torch.count_nonzero(labels != self.ignored)
+        if labels.is_cpu and labels.ndim == 1 and len(labels) <= _FEW:
+            # One label a row: with cold caches, as between two steps, a list is four times as fast as two kernels.
+            values = labels.tolist()
+            return len(values) - values.count(self.ignored)
+        counted = torch.count_nonzero(labels != self.ignored)
+        return int(counted) if labels.is_cpu else counted
