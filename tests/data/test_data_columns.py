@@ -63,7 +63,7 @@ def test_forward_columns_look_through_wrappers() -> None:
 
 
 def test_forward_columns_of_a_real_adapter() -> None:
-    peft = pytest.importorskip("peft")
+    import peft
     from transformers import BertConfig, BertForSequenceClassification
 
     config = BertConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=20)

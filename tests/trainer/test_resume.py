@@ -33,7 +33,7 @@ class StopAt(TrainerCallback):
 Build = Callable[..., Trainer]
 
 
-def resumed_like_straight(build: Build, stop: int) -> tuple[Trainer, Trainer]:
+def assert_resumes_like_straight(build: Build, stop: int) -> tuple[Trainer, Trainer]:
     """An uninterrupted run and one cut after ``stop`` steps and resumed; their weights must be the same bits."""
     straight = build("straight")
     straight.train()
@@ -82,7 +82,7 @@ def test_resume_is_bit_equal(
         args = make_args(**{**settings, "output_dir": str(tmp_path / folder)})
         return Trainer(Dropping().float(), args, train_dataset=rows, eval_dataset=rows[:8], callbacks=list(callbacks))
 
-    straight, resumed = resumed_like_straight(build, stop)
+    straight, resumed = assert_resumes_like_straight(build, stop)
     assert losses(resumed) == losses(straight)
     assert resumed.state.global_step == straight.state.global_step == 16
 
@@ -121,7 +121,7 @@ def test_resume_on_a_stream_past_its_first_epoch(make_args: Callable[..., Traini
         )
         return Trainer(Dropping().float(), args, train_dataset=Stream(rows), callbacks=list(callbacks))
 
-    resumed_like_straight(build, 7)
+    assert_resumes_like_straight(build, 7)
 
 
 def test_a_loader_of_ones_own_resumes_too(make_args: Callable[..., TrainingArguments], tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_loader_of_ones_own_resumes_too(make_args: Callable[..., TrainingArgum
         args = make_args(max_steps=12, save_strategy="steps", learning_rate=1e-2, output_dir=str(tmp_path / folder))
         return OwnLoader(Dropping().float(), args, train_dataset=rows, callbacks=list(callbacks))
 
-    resumed_like_straight(build, 7)
+    assert_resumes_like_straight(build, 7)
 
 
 def test_early_stopping_remembers_its_patience(make_args: Callable[..., TrainingArguments]) -> None:
@@ -255,4 +255,4 @@ def test_resume_on_a_stream_that_draws_random_numbers(
         )
         return Trainer(Dropping().float(), args, train_dataset=NoisyStream(rows), callbacks=list(callbacks))
 
-    resumed_like_straight(build, 5)
+    assert_resumes_like_straight(build, 5)
