@@ -203,7 +203,8 @@ def test_the_end_of_an_epoch_is_neither_lost_nor_done_twice(
 
     def build(folder: str, *callbacks: TrainerCallback) -> Trainer:
         args = make_args(
-            max_steps=12, per_device_train_batch_size=4, eval_strategy="epoch", save_strategy="steps", save_steps=4,
+            max_steps=12, per_device_train_batch_size=4, eval_strategy="epoch", logging_strategy="epoch",
+            save_strategy="steps", save_steps=4,
             learning_rate=1e-2, output_dir=str(tmp_path / folder),
         )  # fmt: skip
         data = Stream(rows) if streaming else rows
@@ -218,6 +219,7 @@ def test_the_end_of_an_epoch_is_neither_lost_nor_done_twice(
     resumed = build("straight")
     resumed.train(resume_from_checkpoint=str(tmp_path / "straight" / "checkpoint-8"))
     assert evaluations(resumed) == evaluations(straight)
+    assert losses(resumed) == losses(straight)
 
     class SaveAtEpochEnd(TrainerCallback):
         def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

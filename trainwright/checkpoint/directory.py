@@ -56,14 +56,15 @@ def write_whole(target: Path, write: Callable[[Path], None]) -> None:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def rotate(run_directory: str | Path, limit: int | None, best: str | None, *, keep_newest: bool = True) -> list[Path]:
-    """Delete the oldest checkpoints beyond ``limit``, never the best nor, while training, the newest; returns them."""
+def rotate(run_directory: str | Path, limit: int | None, *keep: str | Path | None) -> list[Path]:
+    """Delete the oldest checkpoints beyond ``limit``, never those in ``keep``; returns them.
+
+    ``keep`` names the one just written, since the highest step may be left over from another run in the same place.
+    """
     if limit is None or limit <= 0:
         return []
     found = list_checkpoints(run_directory)
-    pinned = {found[-1].resolve()} if found and keep_newest else set()
-    if best is not None:
-        pinned.add(Path(best).resolve())
+    pinned = {Path(path).resolve() for path in keep if path is not None}
     removable = [path for path in found if path.resolve() not in pinned]
     surplus = removable[: max(0, len(found) - limit)]
     for path in surplus:

@@ -65,7 +65,7 @@ class BookkeepingMethods(HubMethods):
             self._load_best_model()
         if self.args.save_total_limit == 1 and self.state.best_model_checkpoint is not None:
             # With room for one, the best outlives the last once training is over, as in HF.
-            rotate(self._run_directory(), 1, self.state.best_model_checkpoint, keep_newest=False)
+            rotate(self._run_directory(), 1, self.state.best_model_checkpoint)
 
     # ---- counting
 

@@ -53,7 +53,7 @@ class SavingMethods(EvaluationMethods):
             if best.is_dir() or best == target:
                 self.state.best_model_checkpoint = str(best)
         write_whole(target, self._write_checkpoint)
-        for gone in rotate(self._run_directory(), self.args.save_total_limit, self.state.best_model_checkpoint):
+        for gone in rotate(self._run_directory(), self.args.save_total_limit, target, self.state.best_model_checkpoint):
             logger.info("Deleted %s (save_total_limit=%s).", gone.name, self.args.save_total_limit)
 
     def _run_directory(self) -> Path:
@@ -78,6 +78,7 @@ class SavingMethods(EvaluationMethods):
             "random": random_numbers,
             "data": self._feed.position(),
             "loss": self.engine.meter.state_dict(),
+            "last_step": self.engine.last_step(),
         }
         save_training_state(folder, tensors, random_tensors, rest)
 
@@ -121,6 +122,7 @@ class SavingMethods(EvaluationMethods):
         if self.engine.precision.scaler is not None and rest["scaler"] is not None:
             self.engine.precision.scaler.load_state_dict(rest["scaler"])
         self.engine.meter.load_state_dict(rest["loss"], self.engine.device)
+        self.engine.restore_last_step(rest["last_step"])
         return {"data": rest["data"], "random": (random_tensors, rest["random"])}
 
     def _restore_random_state(self, random: tuple[dict[str, Tensor], dict[str, Any]]) -> None:

@@ -40,6 +40,7 @@ from trainwright.trainer.construction import (
     resolve_model,
 )
 from trainwright.trainer.foresight import refuse_unknown_best_metric
+from trainwright.trainer.notes import set_up_notes
 from trainwright.trainer.planning import TrainingPlan, plan_training
 from trainwright.trainer.preparation import prepared_model
 from trainwright.trainer.search import default_objective, default_space, search_hyperparameters
@@ -90,7 +91,7 @@ class Trainer(BookkeepingMethods):
         self.args = args = adopt_arguments(args)
         self._seed_everything()
         check_device(args)
-        logger.setLevel(args.get_process_log_level())
+        set_up_notes(args)
         self.model_init = model_init
         self.processing_class = choose_processor(processing_class, tokenizer)
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset
@@ -274,7 +275,7 @@ class Trainer(BookkeepingMethods):
             save=lambda: self._save_checkpoint(self.model, None),
             finish=self._finish,
             observe_batch=self._observer(),
-            last_logged_step=self.state.global_step,
+            last_logged_step=max((entry["step"] for entry in self.state.log_history if "loss" in entry), default=0),
         )
 
     def _continue_from(self, checkpoint: Path, plan: TrainingPlan) -> None:

@@ -39,7 +39,7 @@ class TorchEngine:
         self._count_targets = count_targets
         self.meter = LossMeter(skip_nonfinite=skip_nonfinite_logs)
         self._training_step = training_step
-        self._grad_norm: Tensor | None = None
+        self._grad_norm: Tensor | float | None = None
         self._scaler: Any = None
         self._step_lr: float | None = None
 
@@ -143,6 +143,16 @@ class TorchEngine:
         rate = self.learning_rate() if self._step_lr is None else self._step_lr
         logs["learning_rate"] = float(rate)
         return logs
+
+    def last_step(self) -> dict[str, float | None]:
+        """What the next log says of the last step, for a checkpoint; waits for the device."""
+        return {
+            "grad_norm": None if self._grad_norm is None else float(self._grad_norm),
+            "learning_rate": None if self._step_lr is None else float(self._step_lr),
+        }
+
+    def restore_last_step(self, saved: dict[str, float | None]) -> None:
+        self._grad_norm, self._step_lr = saved["grad_norm"], saved["learning_rate"]
 
     def learning_rate(self) -> float:
         """The first group's rate, as a float or, for fused and compiled optimizers, a scalar tensor."""
