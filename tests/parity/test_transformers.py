@@ -129,6 +129,18 @@ def test_a_transformers_arguments_object_is_accepted(tmp_path: Path) -> None:
     assert trainer.args.per_device_train_batch_size == args.per_device_train_batch_size
 
 
+def test_a_checkpoint_of_transformers_is_named_and_nothing_in_it_unpickled(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"max_steps": 1, "save_steps": 1, "use_cpu": True, "disable_tqdm": True}
+    hf_args = transformers.TrainingArguments(str(tmp_path), **settings)
+    rows: Any = sentence_rows(8)
+    transformers.Trainer(tiny_bert(), hf_args, train_dataset=rows).train()
+    trainer = trainwright.Trainer(
+        tiny_bert(), trainwright.TrainingArguments(str(tmp_path), **settings), train_dataset=rows
+    )
+    with pytest.raises(ValueError, match="written by transformers, whose training state is a pickle"):
+        trainer.train(resume_from_checkpoint=True)
+
+
 def test_the_checkpoint_opens_with_from_pretrained(tmp_path: Path) -> None:
     args = trainwright.TrainingArguments(str(tmp_path), max_steps=2, save_steps=2, use_cpu=True, disable_tqdm=True)
     trainer = trainwright.Trainer(tiny_bert(), args, train_dataset=sentence_rows(8))

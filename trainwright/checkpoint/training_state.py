@@ -69,11 +69,14 @@ def save_training_state(
 
 def load_training_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
     """Read the three files; a missing one is an error, since resuming without it would not be the same run."""
-    for name in (OPTIMIZER, RANDOM, TRAINING):
-        if not (folder / name).is_file():
-            raise ValueError(
-                f"{folder} has no {name}, so training cannot continue exactly from it (was it saved with "
-                "save_only_model=True?). Load the weights with from_pretrained and start a new run instead."
-            )
+    missing = [name for name in (OPTIMIZER, RANDOM, TRAINING) if not (folder / name).is_file()]
+    if missing:
+        foreign = (folder / "optimizer.pt").exists()
+        reason = "was written by transformers, whose training state is a pickle" if foreign else f"has no {missing[0]}"
+        hint = "" if foreign else " (was it saved with save_only_model=True?)"
+        raise ValueError(
+            f"{folder} {reason}, so training cannot continue exactly from it{hint}. Load the weights with "
+            "from_pretrained and start a new run instead."
+        )
     rest = json.loads((folder / TRAINING).read_text(encoding="utf-8"))
     return load_file(folder / OPTIMIZER), load_file(folder / RANDOM), rest

@@ -9,23 +9,22 @@ from trainwright.config.fields import is_ours
 from trainwright.config.fields.logs import NotGiven
 
 BUILT_IN_TRACKERS = ("tensorboard", "jsonl")
-FOREIGN_TRACKERS: dict[str, str] = {
-    "aim": "aim.hugging_face.AimCallback()",
-    "azure_ml": "transformers.integrations.AzureMLCallback()",
-    "clearml": "transformers.integrations.ClearMLCallback()",
-    "codecarbon": "transformers.integrations.CodeCarbonCallback()",
-    "comet_ml": "transformers.integrations.CometCallback()",
-    "dagshub": "transformers.integrations.DagsHubCallback()",
-    "dvclive": "transformers.integrations.DVCLiveCallback()",
-    "flyte": "transformers.integrations.FlyteCallback()",
-    "kubeflow": "transformers.integrations.KubeflowCallback()",
-    "mlflow": "transformers.integrations.MLflowCallback()",
-    "neptune": "transformers.integrations.NeptuneCallback()",
-    "swanlab": "transformers.integrations.SwanLabCallback()",
-    "trackio": "transformers.integrations.TrackioCallback()",
-    "wandb": "transformers.integrations.WandbCallback()",
-}
-"""Trackers that are known but not built in, with the callback that serves them."""
+FOREIGN_TRACKERS = (
+    "azure_ml",
+    "clearml",
+    "codecarbon",
+    "comet_ml",
+    "dagshub",
+    "dvclive",
+    "flyte",
+    "kubeflow",
+    "mlflow",
+    "neptune",
+    "swanlab",
+    "trackio",
+    "wandb",
+)
+"""Trackers that are served by transformers' callbacks, where transformers is installed."""
 
 METRIC_SCHEDULES = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
 """Schedules that move by an evaluation's metric."""

@@ -30,7 +30,8 @@ def _all(status: Status, note: str, names: str) -> dict[str, Field]:
 
 _LATER = "strategies for several devices arrive in a later release; remove it to train on one device"
 _ONE_PROCESS = "one process trains, so there is nothing to spread, gather or repeat"
-_TRACKIO = "Trackio is not built in; pass transformers.integrations.TrackioCallback() in callbacks="
+_TRACKIO = 'only transformers\' Trackio callback reads it, with report_to="trackio"'
+TRACKIO = ("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id")
 _SCRIPT = "a flag for scripts, as in transformers; the Trainer does not read it"
 
 HF: dict[str, Field] = {
@@ -82,9 +83,9 @@ HF: dict[str, Field] = {
         "logging_strategy logging_steps logging_first_step logging_nan_inf_filter log_level disable_tqdm run_name "
         "include_num_input_tokens_seen skip_memory_metrics",
     ),
-    "report_to": Field("acts", '"tensorboard" and "jsonl" are built in; others are refused, naming their callback'),
+    "report_to": Field("acts", '"tensorboard" and "jsonl" are built in; others go through transformers\' callbacks'),
     **_all("no effect", _ONE_PROCESS, "log_level_replica log_on_each_node"),
-    **_all("no effect", _TRACKIO, "project trackio_space_id trackio_bucket_id trackio_static_space_id"),
+    **_all("no effect", _TRACKIO, " ".join(TRACKIO)),
     **_all(
         "acts",
         "reading data",

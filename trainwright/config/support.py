@@ -4,7 +4,7 @@ import os
 from typing import Any
 
 from trainwright.config.fields import is_ours
-from trainwright.config.hf_fields import FIELDS, REMOVED
+from trainwright.config.hf_fields import FIELDS, REMOVED, TRACKIO
 from trainwright.config.removal import default_of
 from trainwright.config.warnings import warn
 
@@ -61,6 +61,8 @@ def _set_without_effect(args: Any) -> list[str]:
     known = type(args).__dataclass_fields__
     found = []
     for name, field in FIELDS.items():
+        if name in TRACKIO and "trackio" in args.report_to:
+            continue
         if field.status != "no effect" or name in REMOVED or name not in known or not is_ours(args, name):
             continue
         value = getattr(args, name)

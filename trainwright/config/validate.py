@@ -167,13 +167,9 @@ def check_mappings(args: Any) -> None:
 def check_trackers(args: Any) -> None:
     """Every tracker named must be one we can write to."""
     for name in args.report_to:
-        _refuse(
-            name in FOREIGN_TRACKERS,
-            f"report_to={name!r} is not built in yet: pass {FOREIGN_TRACKERS.get(name)} in callbacks= and leave "
-            f"{name!r} out of report_to.",
-        )
-        known = ", ".join(repr(word) for word in ("none", "all", *BUILT_IN_TRACKERS))
-        _refuse(name not in BUILT_IN_TRACKERS, f"report_to={name!r} is not known; choose from {known}.")
+        choices = (*BUILT_IN_TRACKERS, *FOREIGN_TRACKERS)
+        known = ", ".join(repr(word) for word in ("none", "all", *choices))
+        _refuse(name not in choices, f"report_to={name!r} is not known; choose from {known}.")
 
 
 def check_debug(args: Any) -> None:

@@ -12,6 +12,7 @@ from trainwright.callbacks.flow import DefaultFlowCallback
 from trainwright.callbacks.progress import PrinterCallback, ProgressCallback
 from trainwright.callbacks.run_directory import RunDirectoryCallback
 from trainwright.callbacks.tracking import TrackerCallback
+from trainwright.config.derive import FOREIGN_TRACKERS
 from trainwright.config.profile import parse_profile
 from trainwright.data.collators import collate_any
 from trainwright.data.collators_text import DataCollatorWithPadding
@@ -99,4 +100,18 @@ def default_callbacks(args: Any, users: list[Any]) -> list[Any]:
     trackers = build_trackers(args)
     if trackers:
         callbacks.append(TrackerCallback(trackers))
-    return callbacks
+    return callbacks + [foreign_tracker(name) for name in args.report_to if name in FOREIGN_TRACKERS]
+
+
+def foreign_tracker(name: str) -> Any:
+    """transformers' own callback for a tracker that has none here yet."""
+    try:
+        from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+    except ImportError as error:
+        raise ValueError(
+            f"report_to={name!r} goes through transformers' callback: pip install transformers, or use 'tensorboard'."
+        ) from error
+    callback: Any = INTEGRATION_TO_CALLBACK[name]()
+    # So that it sees what other callbacks change in the logs, as our own trackers do.
+    callback.listens_last = True
+    return callback
