@@ -98,6 +98,7 @@ def test_resume_of_a_language_model_with_tied_weights(make_args: Callable[..., T
     resumed.train(resume_from_checkpoint=str(Path(str(args.output_dir)) / "checkpoint-3"))
     for name, value in straight.model.state_dict().items():
         assert torch.equal(value, resumed.model.state_dict()[name]), name
+    assert resumed.state.total_flos == straight.state.total_flos > 0
 
 
 class Stream(IterableDataset[Any]):

@@ -115,6 +115,7 @@ class CallbackHandler:
         self.references: dict[str, Any] = {
             "model": None,
             "processing_class": None,
+            "tokenizer": None,
             "optimizer": None,
             "lr_scheduler": None,
             "train_dataloader": None,

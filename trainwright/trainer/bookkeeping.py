@@ -47,6 +47,10 @@ class BookkeepingMethods(HubMethods):
             self._search.report(metrics, self.state.global_step)
         return metrics
 
+    def _save_in_training(self) -> None:
+        self.store_flos()
+        self._save_checkpoint(self.model, None)
+
     def _finish(self) -> None:
         """The run's summary, and the best model if it was asked for; before ``on_train_end``."""
         steps = self.state.global_step - self._first_step

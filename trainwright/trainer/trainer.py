@@ -111,6 +111,7 @@ class Trainer(BookkeepingMethods):
             default_callbacks(args, list(callbacks or [])),
             model=self.model,
             processing_class=self.processing_class,
+            tokenizer=self.processing_class,  # its name in transformers 4
             optimizer=self.optimizer,
             lr_scheduler=self.lr_scheduler,
         )
@@ -272,7 +273,7 @@ class Trainer(BookkeepingMethods):
             feed=self._feed,
             log=self._log_training,
             evaluate=lambda: self._evaluate_in_training(ignore_keys),
-            save=lambda: self._save_checkpoint(self.model, None),
+            save=self._save_in_training,
             finish=self._finish,
             observe_batch=self._observer(),
             last_logged_step=max((entry["step"] for entry in self.state.log_history if "loss" in entry), default=0),
