@@ -12,6 +12,7 @@ from torch import nn
 
 from tests.models import Plain, classification_rows
 from trainwright import Trainer, TrainingArguments
+from trainwright.config import TrainwrightWarning
 
 ROWS = classification_rows(16)
 
@@ -276,3 +277,15 @@ def test_public_helpers(make_args: Callable[..., TrainingArguments], capsys: pyt
     assert trainer.is_local_process_zero()
     assert trainer.num_examples(trainer.get_train_dataloader()) == 16
     assert trainer.get_total_train_batch_size(trainer.args) == 8
+
+
+def test_an_override_that_is_never_called_is_named(make_args: Callable[..., TrainingArguments]) -> None:
+    class Reaches(Trainer):
+        def _maybe_log_save_evaluate(self, *args: Any) -> None:
+            raise AssertionError
+
+        def _helper_of_its_own(self) -> None: ...
+
+    with pytest.warns(TrainwrightWarning, match="Reaches defines _maybe_log_save_evaluate, which"):
+        trainer = Reaches(Plain().float(), make_args(max_steps=1), train_dataset=ROWS)
+    assert trainer.train().global_step == 1

@@ -14,6 +14,7 @@ from trainwright.callbacks.run_directory import RunDirectoryCallback
 from trainwright.callbacks.tracking import TrackerCallback
 from trainwright.config.derive import FOREIGN_TRACKERS
 from trainwright.config.profile import parse_profile
+from trainwright.config.warnings import TrainwrightWarning
 from trainwright.data.collators import collate_any
 from trainwright.data.collators_text import DataCollatorWithPadding
 from trainwright.data.loader import has_length
@@ -79,6 +80,40 @@ def refuse_contradictions(trainer: Any) -> None:
     dataset = trainer.train_dataset
     if dataset is not None and not has_length(dataset) and args.max_steps <= 0:
         raise ValueError("train_dataset has no length, so max_steps must say how long to train: set max_steps=...")
+
+
+#: Internals of transformers' Trainer that subclasses have been seen to override and that have no counterpart here.
+_NEVER_CALLED = (
+    "_evaluate",
+    "_get_num_items_in_batch",
+    "_get_output_dir",
+    "_inner_training_loop",
+    "_load_optimizer_and_scheduler",
+    "_load_rng_state",
+    "_maybe_log_save_evaluate",
+    "_nested_gather",
+    "_prepare_input",
+    "_remove_unused_columns",
+    "_rotate_checkpoints",
+    "_run_epoch",
+    "_save_optimizer_and_scheduler",
+    "_save_rng_state",
+    "_set_signature_columns_if_needed",
+    "_wrap_model",
+    "prediction_loop",
+)
+
+
+def warn_of_unused_overrides(trainer: Any) -> None:
+    """Say which methods of a subclass will never be called: silence would look like they worked."""
+    unused = [name for name in _NEVER_CALLED if hasattr(type(trainer), name)]
+    if unused:
+        warnings.warn(
+            f"{type(trainer).__name__} defines {', '.join(unused)}, which trainwright does not call. Use a callback "
+            "or one of the public methods (docs/coming-from-hugging-face.md lists them).",
+            TrainwrightWarning,
+            stacklevel=3,
+        )
 
 
 def _evaluates_by_itself(trainer: Any) -> bool:

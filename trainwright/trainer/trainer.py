@@ -38,6 +38,7 @@ from trainwright.trainer.construction import (
     default_callbacks,
     refuse_contradictions,
     resolve_model,
+    warn_of_unused_overrides,
 )
 from trainwright.trainer.foresight import refuse_unknown_best_metric
 from trainwright.trainer.notes import set_up_notes
@@ -101,6 +102,7 @@ class Trainer(BookkeepingMethods):
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         self._own_optimizer, self._own_scheduler = self.optimizer is None, self.lr_scheduler is None
         refuse_contradictions(self)
+        warn_of_unused_overrides(self)
         self._memory = MemoryReport(not args.skip_memory_metrics)
         self._memory.start("init")
         self.place_model_on_device = args.place_model_on_device is not False and full_eval_dtype(args) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from pathlib import Path
 
@@ -10,20 +11,27 @@ import torch
 
 def resident_bytes() -> int:
     """Memory of this process that is in RAM; 0 where the system does not tell."""
-    try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except (OSError, IndexError, ValueError):
-        return 0
-    import resource
-
-    return pages * resource.getpagesize()
+    return _status_bytes("VmRSS")
 
 
 def peak_resident_bytes() -> int:
-    """The most memory this process ever had in RAM."""
-    import resource
+    """The most memory this process had in RAM since :func:`forget_peak`."""
+    return _status_bytes("VmHWM")
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+def forget_peak() -> None:
+    """Start a new peak, so that a stage is not charged with what an earlier one needed."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _status_bytes(name: str) -> int:
+    """A line such as ``VmRSS:   1234 kB`` of Linux's account of this process."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 class MemoryReport:
@@ -39,9 +47,11 @@ class MemoryReport:
         self._init: dict[str, int] = {}
 
     def start(self, stage: str) -> None:
-        if not self.enabled:
+        """Begin to watch ``stage``; an evaluation inside training belongs to training, as in HF."""
+        if not self.enabled or self._stages:
             return
         gc.collect()
+        forget_peak()
         gpu = 0
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
