@@ -223,6 +223,7 @@ class Trainer(BookkeepingMethods):
                 fit(run)
             except BaseException:
                 self.callback_handler.training_failed()
+                self._memory.stop("train")
                 raise
             finally:
                 self.is_in_train = False
