@@ -51,6 +51,7 @@ test-full: $(VENV)/dev  ## all points, several seeds; before an issue is resolve
 	$(BIN)/pytest -n 2 -m "not gpu" --seeds 5 --hypothesis-profile=thorough
 
 bench: $(VENV)/bench  ## measure; results belong into bench/RESULTS.md
+	$(BIN)/python bench/correctness.py
 	$(BIN)/python bench/imports.py
 	$(BIN)/python bench/overhead.py
 	$(BIN)/python bench/evaluate.py
