@@ -20,6 +20,9 @@ INVARIANT = [name for name, entry in CATALOGUE.items() if entry.exception is Non
 #: Cutting a batch changes what these compute also in evaluation mode, where batch norm uses its running statistics.
 ALSO_IN_EVALUATION = ("mixtral-balanced", "wav2vec2-ctc-sum", "clip")
 
+# A hundred small models: not for the daily loop.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _transformers_warnings() -> Iterator[None]:
