@@ -19,7 +19,6 @@ from trainwright.data.collators import collate_any
 from trainwright.data.columns import DropColumnsCollator
 from trainwright.data.loader import (
     Loader,
-    batch_rows,
     eval_loader,
     eval_order,
     has_length,
@@ -302,19 +301,6 @@ def test_dropped_columns_are_named_without_workers(make_args: MakeArgs, caplog: 
         assert set(next(iter(loader))) == {"x"}
         list(loader)
     assert len(caplog.records) == 1
-
-
-def test_batch_rows() -> None:
-    assert batch_rows({"note": "a", "n": torch.tensor(1), "x": torch.ones(3, 2)}) == 3
-    assert batch_rows([("a", "b"), {"deep": (np.ones((5, 1)),)}]) == 5
-    assert batch_rows(torch.ones(4)) == 4
-    assert batch_rows({"x": torch.tensor(1), "s": ["a", "b"], "n": 3}) is None
-
-    class Output:
-        def __init__(self) -> None:
-            self.logits = torch.ones(2, 2)
-
-    assert batch_rows(Output()) == 2
 
 
 def test_num_examples_and_has_length() -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
+from trainwright.data.order import set_epoch_of
+
 logger = logging.getLogger("trainwright")
 
 Draw = Callable[[Iterator[Any], int], list[Any]]
@@ -107,6 +109,4 @@ def set_epoch(loader: Any, epoch: int) -> None:
         loader.set_epoch(epoch)
         return
     for part in ("batch_sampler", "sampler", "dataset"):
-        method = getattr(getattr(loader, part, None), "set_epoch", None)
-        if callable(method):
-            method(epoch)
+        set_epoch_of(getattr(loader, part, None), epoch)

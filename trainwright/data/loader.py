@@ -9,10 +9,9 @@ seeds Python, numpy and torch in every worker.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -256,23 +255,6 @@ def num_examples(loader: Any) -> int:
     if dataset is not None and has_length(dataset):
         return len(dataset)
     return len(loader) * (getattr(loader, "batch_size", None) or 1)
-
-
-def batch_rows(batch: Any) -> int | None:
-    """Rows of a batch: the first dimension of the first tensor or array found in it; None if there is none."""
-    if isinstance(batch, (torch.Tensor, np.ndarray)):
-        return batch.shape[0] if batch.ndim else None
-    if isinstance(batch, Mapping):
-        parts: Iterable[Any] = batch.values()
-    elif isinstance(batch, (list, tuple)):
-        parts = batch
-    else:
-        parts = getattr(batch, "__dict__", {}).values()
-    for part in parts:
-        rows = batch_rows(part)
-        if rows is not None:
-            return rows
-    return None
 
 
 def _loader(dataset: Any, collate: Collate, args: Any, **batching: Any) -> Loader:

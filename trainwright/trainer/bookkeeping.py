@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -150,6 +149,3 @@ class BookkeepingMethods(HubMethods):
 
     def end(self) -> None:
         """Finish trackers; nothing else is open after ``train``."""
-
-    def _elapsed(self) -> float:
-        return time.time() - self._start_time

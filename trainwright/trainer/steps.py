@@ -56,6 +56,10 @@ class StepMethods(OptimizationMethods):
         self._compute_loss_takes = accepted_keywords(self.compute_loss, ("return_outputs", "num_items_in_batch"))
         self._wants_count = bool(self.compute_loss_func or self.model_accepts_loss_kwargs or own_loss)
         self._training_step_is_own = overrides(self, StepMethods, "training_step")
+        self._training_step_takes_count = bool(accepted_keywords(self.training_step, ("num_items_in_batch",)))
+        self._loss_function_takes_count = self.compute_loss_func is not None and bool(
+            accepted_keywords(self.compute_loss_func, ("num_items_in_batch",))
+        )
 
     def count_targets(self, inputs: Any) -> Any:
         """What the mean loss of a batch is taken over; override it where the model counts differently.
@@ -87,7 +91,7 @@ class StepMethods(OptimizationMethods):
     def _call_own_training_step(self, batch: Any, portion: Portion) -> Tensor:
         """A user's ``training_step``: HF's contract whole, with the step's target count."""
         self._default_step_ran = False
-        if accepted_keywords(self.training_step, ("num_items_in_batch",)):
+        if self._training_step_takes_count:
             loss = self.training_step(
                 self.model_wrapped, batch, num_items_in_batch=self._as_count(portion.step_targets)
             )
@@ -191,7 +195,7 @@ class StepMethods(OptimizationMethods):
 
     def _call_loss_function(self, outputs: Any, labels: Any, targets: Any) -> Tensor:
         assert self.compute_loss_func is not None
-        if accepted_keywords(self.compute_loss_func, ("num_items_in_batch",)):
+        if self._loss_function_takes_count:
             return self.compute_loss_func(outputs, labels, num_items_in_batch=targets)
         return self.compute_loss_func(outputs, labels)
 

@@ -143,8 +143,8 @@ class TargetCounter:
     else counts samples.
     """
 
-    def __init__(self, model: nn.Module, *, own_loss: bool = True) -> None:
-        self.shifts = own_loss and shifts_labels(model)
+    def __init__(self, model: nn.Module) -> None:
+        self.shifts = shifts_labels(model)
         inner = base_model(model)
         name = type(inner).__name__
         self.ignored = _ignored_class(inner) if "SemanticSegmentation" in name else IGNORED
