@@ -78,6 +78,10 @@ def test_using_the_trainer_does_not_import_transformers() -> None:
     assert result.stdout.split() == ["False", "True"]
 
 
+def _loads_weights_only(call: ast.Call) -> bool:
+    return any(word.arg == "weights_only" and ast.unparse(word.value) == "True" for word in call.keywords)
+
+
 def test_nothing_is_unpickled_or_evaluated() -> None:
     """No load path runs code: neither pickle nor torch.load nor eval occurs in the package."""
     found = []
@@ -89,6 +93,9 @@ def test_nothing_is_unpickled_or_evaluated() -> None:
                 found.append(f"{path.name}:{node.lineno} import")
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
+                if called == "torch.load" and path.name == "reading.py" and _loads_weights_only(node):
+                    # What `trainwright import` reads, which a person starts by hand.
+                    continue
                 if called in ("eval", "exec", "torch.load", "yaml.load", "yaml.unsafe_load", "yaml.full_load"):
                     found.append(f"{path.name}:{node.lineno} {called}")
     assert found == []

@@ -97,7 +97,8 @@ def test_an_interrupted_demo_says_how_to_go_on_and_that_works(tmp_path: Path) ->
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in errors
-    (line,) = errors.splitlines()
+    first, line = errors.splitlines()
+    assert "Stopped by SIGINT" in first
     found = re.fullmatch(r"Interrupted; checkpoint-(\d+) is safe\. Go on with: (.*)", line)
     assert found is not None, errors
     step, command = int(found[1]), shlex.split(found[2])

@@ -15,7 +15,6 @@ def _with(**values: Any) -> TrainingArguments:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"load_best_model_at_end": True}, "eval_strategy"),
-    ({"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "no"}, "save_strategy"),
     ({"save_strategy": "best"}, "eval_strategy"),
     ({"lr_scheduler_type": "reduce_lr_on_plateau"}, "eval_strategy"),
     ({"lr_scheduler_type": "greedy"}, "eval_strategy"),
@@ -88,6 +87,7 @@ def test_refused(values: dict[str, Any], fix: str) -> None:
     [
         # transformers demands that these match; there is no need to
         {"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "steps"},
+        {"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "no"},
         {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 30, "save_steps": 100},
         {"num_train_epochs": 0, "max_steps": 5},
         {"eval_steps": 0},
@@ -119,7 +119,6 @@ def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         {"ddp_find_unused_parameters": False},
         {"average_tokens_across_devices": False},
-        {"enable_jit_checkpoint": True},
         {"trackio_space_id": "me/it"},
         {"fsdp_config": {}},
         {"micro_batch": 4},

@@ -81,11 +81,21 @@ def test_settings_are_kept() -> None:
     assert resumable_loader(loader, seed=6) is loader
 
 
-def test_what_cannot_be_rebuilt_comes_back_as_it_is() -> None:
+def test_a_loader_over_a_stream_is_rebuilt() -> None:
     class Stream(IterableDataset[int]):
         def __iter__(self) -> Iterator[int]:
-            return iter(ROWS)
+            return iter(torch.randperm(20).tolist())
 
+    loader = resumable_loader(DataLoader(Stream(), batch_size=8, drop_last=True), seed=5)
+    assert isinstance(loader, Loader)
+    before = torch.get_rng_state()
+    first = [batch.tolist() for batch in loader]
+    assert first == [batch.tolist() for batch in loader]
+    assert list(map(len, first)) == [8, 8]
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_what_cannot_be_rebuilt_comes_back_as_it_is() -> None:
     class Endless:
         def __iter__(self) -> Iterator[Any]:
             return iter(int, 1)
@@ -94,7 +104,6 @@ def test_what_cannot_be_rebuilt_comes_back_as_it_is() -> None:
         pass
 
     for loader in (
-        DataLoader(Stream()),
         DataLoader(ROWS, batch_size=None),
         DataLoader(ROWS, sampler=Endless()),
         DataLoader(ROWS, batch_sampler=Endless()),

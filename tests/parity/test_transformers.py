@@ -137,7 +137,7 @@ def test_a_checkpoint_of_transformers_is_named_and_nothing_in_it_unpickled(tmp_p
     trainer = trainwright.Trainer(
         tiny_bert(), trainwright.TrainingArguments(str(tmp_path), **settings), train_dataset=rows
     )
-    with pytest.raises(ValueError, match="written by transformers, whose training state is a pickle"):
+    with pytest.raises(ValueError, match="If another library wrote it: trainwright import"):
         trainer.train(resume_from_checkpoint=True)
 
 

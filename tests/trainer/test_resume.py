@@ -169,11 +169,12 @@ def test_no_pickle_is_written(make_args: Callable[..., TrainingArguments]) -> No
     assert checkpoint is not None
     names = sorted(path.name for path in Path(checkpoint).iterdir())
     assert names == [
+        "config.yaml",
+        "manifest.json",
         "model.safetensors",
         "optimizer.safetensors",
         "random.safetensors",
         "trainer_state.json",
-        "training_args.json",
         "training_state.json",
     ]
     json.loads((Path(checkpoint) / "training_state.json").read_text())
@@ -183,7 +184,7 @@ def test_bad_resume_requests_say_what_to_do(make_args: Callable[..., TrainingArg
     trainer = Trainer(Plain().float(), make_args(max_steps=1), train_dataset=classification_rows(8))
     with pytest.raises(ValueError, match="holds no checkpoint"):
         trainer.train(resume_from_checkpoint=True)
-    with pytest.raises(ValueError, match="not a checkpoint"):
+    with pytest.raises(ValueError, match="not a finished checkpoint"):
         trainer.train(resume_from_checkpoint=str(tmp_path))
 
 

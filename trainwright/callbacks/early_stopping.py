@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from trainwright.config.intervals import EVALUATE, cadence
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.state import ExportableState, TrainerControl, TrainerState
 
@@ -28,8 +29,10 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
             raise ValueError(
                 "EarlyStoppingCallback needs metric_for_best_model, for instance metric_for_best_model='loss'."
             )
-        if args.eval_strategy == "no":
-            raise ValueError("EarlyStoppingCallback needs evaluations: set eval_strategy to 'steps' or 'epoch'.")
+        if not cadence(args, EVALUATE):
+            raise ValueError(
+                "EarlyStoppingCallback needs evaluations: set eval_strategy to 'steps' or 'epoch', or evaluate_every."
+            )
         if not args.load_best_model_at_end:
             logger.warning(
                 "EarlyStoppingCallback without load_best_model_at_end=True: the last model is kept, not the best."

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import re
 import subprocess
 import sys
 from typing import Any
+
+from trainwright.config.secrets import masked_command, redacted_values
 
 _PACKAGES = (
     "trainwright",
@@ -21,17 +22,11 @@ _PACKAGES = (
     "accelerate",
     "tokenizers",
 )
-_SECRET_NAME = re.compile(r"token|secret|password|passwd|api[-_]?key|credential|auth", re.IGNORECASE)
-_SECRET_VALUE = re.compile(
-    r"\b(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|gh[pousr]_[A-Za-z0-9]{8,}|glpat-[A-Za-z0-9_-]{8,}|xox[a-z]-[A-Za-z0-9-]{8,}|AKIA[A-Z0-9]{12,})"
-)
-_NUMBER = re.compile(r"-\d+(\.\d+)?([eE]-?\d+)?")
-_URL_PASSWORD = re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)")
 
 
 def environment_facts(model: Any = None, loader: Any = None) -> dict[str, Any]:
     """Versions, hardware, git commit, command line, and what is known of model and data."""
-    return {
+    facts = {
         "command": masked_command(sys.argv),
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -41,32 +36,8 @@ def environment_facts(model: Any = None, loader: Any = None) -> dict[str, Any]:
         "model": _model_facts(model),
         "dataset": _dataset_facts(getattr(loader, "dataset", None)),
     }
-
-
-def masked_command(argv: list[str]) -> list[str]:
-    """The command line with values of secret-looking options, and secret-looking values, replaced by ``***``."""
-    shown: list[str] = []
-    hide_next = False
-    for word in argv:
-        name, equals, _ = word.partition("=")
-        is_option = word.startswith("-") and not _NUMBER.fullmatch(word)
-        if hide_next and not word.startswith("--"):
-            # The value of the option before it, even if it begins with a dash.
-            shown.append("***")
-            hide_next = False
-            continue
-        shown.append(_masked_word(word))
-        hide_next = is_option and not equals and bool(_SECRET_NAME.search(name))
-    return shown
-
-
-def _masked_word(word: str) -> str:
-    """``name=value`` pairs, also nested ones, lose the value behind the first secret-looking name."""
-    parts = word.split("=")
-    for index, part in enumerate(parts[:-1]):
-        if _SECRET_NAME.search(part):
-            return "=".join([*parts[: index + 1], "***"])
-    return _URL_PASSWORD.sub("***", _SECRET_VALUE.sub("***", word))
+    # A model's name may be an address with a password in it, a branch may be called anything.
+    return redacted_values(facts)
 
 
 def git_facts() -> dict[str, Any] | None:

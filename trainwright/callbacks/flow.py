@@ -2,38 +2,158 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+from trainwright.config.cadence import NEVER, Every, Moment
+from trainwright.config.fields import ours
+from trainwright.config.intervals import TOPICS, Topic, cadence, refuse_contradiction
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.state import TrainerControl, TrainerState
 
 
 class DefaultFlowCallback(TrainerCallback):
-    """Switches logging, evaluation and saving on when the strategies in the arguments say so."""
+    """Switches logging, evaluation and saving on when the arguments say that they are due.
+
+    Callbacks may change ``state.logging_steps`` (``eval_steps``, ``save_steps``) or a strategy while training runs.
+    """
+
+    def __init__(self) -> None:
+        self._log, self._evaluate, self._save = (_Rhythm(topic) for topic in TOPICS)
+        self._strategies: tuple[Any, ...] = ()
+        self._began = time.monotonic()
+        self._history = _EvaluationCount()
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        for topic in TOPICS:
+            refuse_contradiction(args, topic)
+        self._began = time.monotonic()
+        self._read(args, state)
+        begin = self._moment(state)
+        for rhythm in (self._log, self._evaluate, self._save):
+            rhythm.last = begin
+            if rhythm.taken_over:
+                interval = rhythm.every.step_interval(state.max_steps, state.num_train_epochs)
+                setattr(state, rhythm.topic.steps, interval)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         step = state.global_step
-        is_first = step == 1 and args.logging_first_step
-        if is_first or (args.logging_strategy == "steps" and step % state.logging_steps == 0):
+        if self._strategies != (args.logging_strategy, args.eval_strategy, args.save_strategy):
+            self._read(args, state)
+        # The usual case, a number of steps, is decided here: this runs on every step.
+        log, evaluate, save = self._log, self._evaluate, self._save
+        if (step == 1 and args.logging_first_step) or (
+            step % state.logging_steps == 0 if log.by_steps else log.every and self._is_due(log, state)
+        ):
             control.should_log = True
-        if args.eval_strategy == "steps" and args.eval_delay <= step and step % state.eval_steps == 0:
-            control.should_evaluate = True
-        if args.save_strategy == "steps" and state.save_steps > 0 and step % state.save_steps == 0:
+        if step % state.eval_steps == 0 if evaluate.by_steps else evaluate.every and self._is_due(evaluate, state):
+            control.should_evaluate |= _delay_is_over(args, state)
+        if (
+            state.save_steps > 0 and step % state.save_steps == 0
+            if save.by_steps
+            else save.every and self._is_due(save, state)
+        ):
             control.should_save = True
         if step >= state.max_steps:
             self._last_step(args, state, control)
 
     def _last_step(self, args: Any, state: TrainerState, control: TrainerControl) -> None:
         control.should_training_stop = True
-        if args.eval_strategy == "steps" and args.eval_delay <= state.global_step:
+        # What each epoch's end makes due is left to the end of this one, which is about to come.
+        if self._evaluate.every and not self._evaluate.every.ends_each_epoch() and _delay_is_over(args, state):
             control.should_evaluate = True
-        if args.save_strategy == "steps":
+            self._evaluate.last = self._moment(state)
+        if self._save.every and not self._save.every.ends_each_epoch():
             control.should_save = True
+            self._save.last = self._moment(state)
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if args.logging_strategy == "epoch":
+        if self._strategies != (args.logging_strategy, args.eval_strategy, args.save_strategy):
+            self._read(args, state)
+        if self._is_due(self._log, state, epoch_end=True):
             control.should_log = True
-        if args.eval_strategy == "epoch" and args.eval_delay <= state.epoch:
+        if self._is_due(self._evaluate, state, epoch_end=True) and _delay_is_over(args, state):
             control.should_evaluate = True
-        if args.save_strategy == "epoch":
+        if self._is_due(self._save, state, epoch_end=True):
             control.should_save = True
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        # Evaluations are logged too, and do not put off what training has to report.
+        if self._log.every.counts("time") and "loss" in (kwargs.get("logs") or {}):
+            self._log.last = self._moment(state)
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self._evaluate.every.counts("time"):
+            self._evaluate.last = self._moment(state)
+        if self._save.every.counts("eval") and self._is_due(self._save, state):
+            control.should_save = True
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        # Whoever asked for it: minutes count from the last checkpoint there is.
+        if self._save.every.counts("time"):
+            self._save.last = self._moment(state)
+
+    def _read(self, args: Any, state: TrainerState) -> None:
+        """Take up what the arguments say."""
+        for rhythm in (self._log, self._evaluate, self._save):
+            rhythm.read(args)
+        self._strategies = (args.logging_strategy, args.eval_strategy, args.save_strategy)
+
+    def _is_due(self, rhythm: _Rhythm, state: TrainerState, *, epoch_end: bool = False) -> bool:
+        if not rhythm.every or rhythm.by_steps:
+            return False
+        now = self._moment(state, epoch_end)
+        due = rhythm.every.due(now, rhythm.last)
+        if due:
+            rhythm.last = now
+        return due
+
+    def _moment(self, state: TrainerState, epoch_end: bool = False) -> Moment:
+        return Moment(
+            step=state.global_step,
+            epoch=state.epoch or 0.0,
+            evaluations=self._history.read(state) if self._save.every.counts("eval") else 0,
+            seconds=time.monotonic() - self._began,
+            max_steps=state.max_steps,
+            epoch_end=epoch_end,
+        )
+
+
+class _Rhythm:
+    """When one of the three is due, and when it last was."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.every: Every = NEVER
+        #: A number of steps and nothing else: the state holds it.
+        self.by_steps = False
+        #: Given by our own argument, not by a strategy.
+        self.taken_over = False
+        self.last = Moment()
+
+    def read(self, args: Any) -> None:
+        self.every = cadence(args, self.topic)
+        self.by_steps = self.every.only_steps()
+        self.taken_over = ours(args, self.topic.every) is not None
+
+
+class _EvaluationCount:
+    """Evaluations in the log history, which checkpoints keep: steps at which something named eval_ was logged."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[int, int] = (0, 0)
+        self._count = 0
+
+    def read(self, state: TrainerState) -> int:
+        history = state.log_history
+        # Looked through again only when something was added, or when it is another run's.
+        if self._seen != (id(history), len(history)):
+            steps = {entry.get("step") for entry in history if any(str(name).startswith("eval_") for name in entry)}
+            self._count = len(steps)
+            self._seen = (id(history), len(history))
+        return self._count
+
+
+def _delay_is_over(args: Any, state: TrainerState) -> bool:
+    """``eval_delay`` counts what the strategy counts."""
+    return args.eval_delay <= (state.epoch if args.eval_strategy == "epoch" else state.global_step)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from trainwright.callbacks.environment import environment_facts
+from trainwright.config.secrets import redacted, redacted_values
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.state import TrainerControl, TrainerState
+
+logger = logging.getLogger("trainwright")
 
 
 class RunDirectoryCallback(TrainerCallback):
@@ -20,10 +27,15 @@ class RunDirectoryCallback(TrainerCallback):
 
     listens_last = True
 
+    def __init__(self) -> None:
+        self._unwritten: list[str] = []
+        self._was_refused = False
+
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         folder = Path(args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "config.yaml").write_text(yaml.safe_dump(_plain(args.to_dict()), sort_keys=False), encoding="utf-8")
+        config = redacted_values(_plain(args.to_dict()))
+        (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
         facts = environment_facts(kwargs.get("model"), kwargs.get("train_dataloader"))
         (folder / "env.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
         keep_until(folder / "metrics.jsonl", state.global_step)
@@ -33,18 +45,35 @@ class RunDirectoryCallback(TrainerCallback):
         if not folder.is_dir():
             return
         line = {"step": state.global_step, "time": round(time.time(), 3), **kwargs["logs"]}
-        with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps({name: _json_number(value) for name, value in line.items()}, default=str) + "\n")
+        self._unwritten.append(json.dumps(redacted_values(_json_values(line)), default=_text) + "\n")
+        with self._disk_may_refuse("metrics.jsonl"):
+            with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                file.write("".join(self._unwritten))
+            self._unwritten.clear()
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        state.save_to_json(Path(args.output_dir) / "trainer_state.json")
+        with self._disk_may_refuse("trainer_state.json"):
+            state.save_to_json(Path(args.output_dir) / "trainer_state.json")
+
+    @contextmanager
+    def _disk_may_refuse(self, name: str) -> Iterator[None]:
+        """A full disk does not end a training; lines that could not be written wait for the next attempt."""
+        try:
+            yield
+        except OSError as error:
+            if not self._was_refused:
+                logger.warning("%s could not be written (%s); training goes on.", name, error.strerror)
+            self._was_refused = True
 
 
 def keep_until(metrics: Path, step: int) -> None:
     """Drop lines past ``step``: a new run starts its own curve, a resumed one goes on where its checkpoint was."""
     lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.is_file() and step else []
     kept = [line for line in lines if _step_of(line) <= step]
-    metrics.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    draft = metrics.with_name(f".{metrics.name}.writing")
+    draft.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    # In one step: killed here, the run keeps the curve it had.
+    os.replace(draft, metrics)
 
 
 def _step_of(line: str) -> float:
@@ -55,9 +84,16 @@ def _step_of(line: str) -> float:
         return math.inf
 
 
-def _json_number(value: Any) -> Any:
+def _json_values(line: dict[str, Any]) -> dict[str, Any]:
     """NaN and infinity as strings: bare ``NaN`` is not JSON and breaks other readers."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in line.items()
+    }
+
+
+def _text(value: Any) -> str:
+    return redacted(str(value))
 
 
 def _plain(value: Any) -> Any:

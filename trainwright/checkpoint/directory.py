@@ -1,72 +1,115 @@
-"""Checkpoint folders of a run: which there are, which is newest, which may go."""
+"""Checkpoint folders of a run: which there are, which is newest and good, which may go."""
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-import shutil
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
+
+from trainwright.checkpoint.durable import aside_of, delete_folder, discard, sync_folder
+from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, problems_of
+
+logger = logging.getLogger("trainwright")
 
 PREFIX = "checkpoint"
 _NAME = re.compile(rf"^{PREFIX}-(\d+)$")
+_LEFTOVER = re.compile(rf"^\.{PREFIX}-(\d+)\.(writing|deleting|replaced)$")
 
 
 def checkpoint_path(run_directory: str | Path, step: int) -> Path:
     return Path(run_directory) / f"{PREFIX}-{step}"
 
 
+def step_of(checkpoint: Path) -> int:
+    """The step in a checkpoint's name."""
+    match = _NAME.match(checkpoint.name)
+    return int(match.group(1)) if match else -1
+
+
 def list_checkpoints(run_directory: str | Path) -> list[Path]:
-    """Checkpoints of a run, oldest step first; a folder counts only once its ``trainer_state.json`` is there."""
+    """Checkpoints of a run, oldest step first; only folders that carry a manifest, so never a half-written one."""
     root = Path(run_directory)
     if not root.is_dir():
         return []
-    found = [(int(m.group(1)), p) for p in root.iterdir() if (m := _NAME.match(p.name)) and p.is_dir()]
-    return [path for _, path in sorted(found) if (path / "trainer_state.json").is_file()]
+    found = [path for path in root.iterdir() if _NAME.match(path.name) and path.is_dir() and has_manifest(path)]
+    return sorted(found, key=step_of)
 
 
 def get_last_checkpoint(folder: str | Path) -> str | None:
-    """Path of the newest checkpoint in ``folder``, or None.
+    """Path of the newest checkpoint in ``folder`` whose files are what was written, or None.
 
     >>> get_last_checkpoint("no-such-run") is None
     True
     """
-    found = list_checkpoints(folder)
-    return str(found[-1]) if found else None
+    found = newest_good(folder)
+    return None if found is None else str(found)
 
 
-def write_whole(target: Path, write: Callable[[Path], None]) -> None:
-    """Let ``write`` fill a folder beside ``target`` and rename it into place: whole, or not there."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    staging = target.with_name(f".{target.name}.writing")
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir()
-    try:
-        write(staging)
-        if target.exists():
-            # The same step saved again (a resumed run): move the old one aside so that the name is never missing long.
-            old = target.with_name(f".{target.name}.replaced")
-            shutil.rmtree(old, ignore_errors=True)
-            os.replace(target, old)
-            os.replace(staging, target)
-            shutil.rmtree(old)
+def newest_good(run_directory: str | Path) -> Path | None:
+    """The newest checkpoint that verifies; damaged ones are named in the log and passed over."""
+    for path in reversed(list_checkpoints(run_directory)):
+        problems = problems_of(path)
+        if not problems:
+            return path
+        logger.warning("%s", DamagedCheckpoint(path, [*problems, "trying the one before it"]))
+    return None
+
+
+def sweep(run_directory: str | Path) -> list[str]:
+    """Clear what a killed run left behind; returns the names. A checkpoint caught between two names is put back."""
+    root = Path(run_directory)
+    if not root.is_dir():
+        return []
+    swept = []
+    for path, step, kind in _leftovers(root):
+        target = checkpoint_path(root, step)
+        if kind == "replaced" and not target.exists() and has_manifest(path):
+            os.rename(path, target)
+            sync_folder(root)
         else:
-            os.replace(staging, target)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+            discard(path)
+        swept.append(path.name)
+    return swept
 
 
-def rotate(run_directory: str | Path, limit: int | None, *keep: str | Path | None) -> list[Path]:
-    """Delete the oldest checkpoints beyond ``limit``, never those in ``keep``; returns them.
+def _leftovers(root: Path) -> Iterator[tuple[Path, int, str]]:
+    for path in sorted(root.iterdir()):
+        match = _LEFTOVER.match(path.name)
+        if match and (path.is_dir() or path.is_symlink()):
+            yield path, int(match.group(1)), match.group(2)
 
-    ``keep`` names the one just written, since the highest step may be left over from another run in the same place.
+
+def rotate(
+    run_directory: str | Path,
+    limit: int | None,
+    *pinned: str | Path | None,
+    keep_every: int | None = None,
+) -> list[Path]:
+    """Delete the oldest checkpoints beyond ``limit``; returns them.
+
+    Never those ``pinned`` (the one just written, the best), nor those at multiples of ``keep_every``, which do not
+    count towards the limit. What carries no manifest is not ours to delete.
     """
     if limit is None or limit <= 0:
         return []
-    found = list_checkpoints(run_directory)
-    pinned = {Path(path).resolve() for path in keep if path is not None}
-    removable = [path for path in found if path.resolve() not in pinned]
+    found = [path for path in list_checkpoints(run_directory) if not keep_every or step_of(path) % keep_every]
+    kept = {Path(path).resolve() for path in pinned if path is not None}
+    removable = [path for path in found if path.resolve() not in kept]
     surplus = removable[: max(0, len(found) - limit)]
     for path in surplus:
-        shutil.rmtree(path)
+        delete_folder(path)
     return surplus
+
+
+__all__ = [
+    "aside_of",
+    "checkpoint_path",
+    "get_last_checkpoint",
+    "list_checkpoints",
+    "newest_good",
+    "rotate",
+    "step_of",
+    "sweep",
+]

@@ -6,22 +6,23 @@ import json
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 OPTIMIZER = "optimizer.safetensors"
 RANDOM = "random.safetensors"
 TRAINING = "training_state.json"
+CALLBACKS = "callbacks.safetensors"
 
 
 def flatten_optimizer(state: dict[str, Any], names: list[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """``optimizer.state_dict()`` as ``state.<parameter>.<key>`` tensors and the remaining values as JSON."""
+    """``optimizer.state_dict()`` as ``state.<parameter>.<key>`` tensors (not copied) and the other values as JSON."""
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
     for index, entries in state["state"].items():
         for key, value in entries.items():
             if isinstance(value, Tensor):
-                tensors[f"state.{names[index]}.{key}"] = value.detach().contiguous().cpu()
+                tensors[f"state.{names[index]}.{key}"] = value.detach()
             elif value is not None:
                 values.setdefault(names[index], {})[key] = value
     rest = {"state": values, "param_groups": [_plain_group(group) for group in state["param_groups"]]}
@@ -58,25 +59,13 @@ def _plain_group(group: dict[str, Any]) -> dict[str, Any]:
     return {key: value.item() if isinstance(value, Tensor) else value for key, value in group.items()}
 
 
-def save_training_state(
-    folder: Path, optimizer: dict[str, Tensor], random: dict[str, Tensor], rest: dict[str, Any]
-) -> None:
-    """Write the three files."""
-    save_file(optimizer, folder / OPTIMIZER)
-    save_file({name: tensor.cpu().contiguous() for name, tensor in random.items()}, folder / RANDOM)
-    (folder / TRAINING).write_text(json.dumps(only_json(rest), indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
 def load_training_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
     """Read the three files; a missing one is an error, since resuming without it would not be the same run."""
     missing = [name for name in (OPTIMIZER, RANDOM, TRAINING) if not (folder / name).is_file()]
     if missing:
-        foreign = (folder / "optimizer.pt").exists()
-        reason = "was written by transformers, whose training state is a pickle" if foreign else f"has no {missing[0]}"
-        hint = "" if foreign else " (was it saved with save_only_model=True?)"
         raise ValueError(
-            f"{folder} {reason}, so training cannot continue exactly from it{hint}. Load the weights with "
-            "from_pretrained and start a new run instead."
+            f"{folder} has no {missing[0]}, so training cannot continue exactly from it (was it saved with "
+            "save_only_model=True?). Load the weights with from_pretrained and start a new run instead."
         )
     rest = json.loads((folder / TRAINING).read_text(encoding="utf-8"))
     return load_file(folder / OPTIMIZER), load_file(folder / RANDOM), rest

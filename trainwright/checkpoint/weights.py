@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, load_model, save_file, save_model
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 ADAPTER = "adapter_model.safetensors"
+
+Convert = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+#: From this size on ``save_pretrained`` writes several files, which is left to it.
+_ONE_FILE = 50 * 10**9
 
 
 def save_weights(model: nn.Module, folder: Path, state_dict: dict[str, Tensor] | None = None) -> None:
@@ -20,10 +25,66 @@ def save_weights(model: nn.Module, folder: Path, state_dict: dict[str, Tensor] |
     save_pretrained = getattr(model, "save_pretrained", None)
     if callable(save_pretrained):
         save_pretrained(str(folder), state_dict=state_dict)
-    elif state_dict is not None:
-        save_file({name: tensor.contiguous().clone() for name, tensor in state_dict.items()}, folder / WEIGHTS)
-    else:
-        save_model(model, str(folder / WEIGHTS))
+        return
+    tensors = stored_once(model.state_dict() if state_dict is None else state_dict)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
+
+
+def stored_once(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of ``state`` without those that are another name for the same memory (tied weights)."""
+    kept: dict[str, Tensor] = {}
+    seen: set[Any] = set()
+    for name, tensor in state.items():
+        place = _place(tensor)
+        if place is None or place not in seen:
+            kept[name] = tensor
+            seen.add(place)
+    return kept
+
+
+def copied_apart(model: nn.Module) -> tuple[dict[str, Tensor], Convert | None] | None:
+    """Tensors that make up ``model.safetensors``, and what to do to their copies before they are written.
+
+    None where only the model's own ``save_pretrained`` knows how to write it (adapters, quantized, sharded or foreign
+    models): it is then called as it is.
+    """
+    if not hasattr(model, "save_pretrained"):
+        return stored_once(model.state_dict()), None
+    return _of_transformers(model)
+
+
+def _of_transformers(model: Any) -> tuple[dict[str, Tensor], Convert | None] | None:
+    if type(model).save_pretrained.__module__ != "transformers.modeling_utils":
+        return None
+    special = ("hf_quantizer", "hf_device_map", "peft_config")
+    if any(getattr(model, name, None) is not None for name in special) or getattr(model, "_tp_size", None) is not None:
+        return None
+    try:
+        from transformers.core_model_loading import revert_weight_conversion
+        from transformers.modeling_utils import remove_tied_weights_from_state_dict
+    except ImportError:
+        # Another release of transformers keeps these elsewhere.
+        return None
+    state = model.state_dict()
+    for name in getattr(model, "_keys_to_ignore_on_save", None) or ():
+        state.pop(name, None)
+    state = remove_tied_weights_from_state_dict(state, model)
+    if sum(tensor.nbytes for tensor in state.values()) >= _ONE_FILE:
+        return None
+    return state, lambda copies: revert_weight_conversion(model, copies)
+
+
+def save_config(model: Any, folder: Path) -> None:
+    """What ``save_pretrained`` writes besides weights."""
+    config: Any = getattr(model, "config", None)
+    if not hasattr(config, "save_pretrained"):
+        return
+    # As save_pretrained does: from_pretrained reads the number format and the class from here.
+    config.dtype = str(model.dtype).removeprefix("torch.")
+    config.architectures = [type(model).__name__]
+    config.save_pretrained(str(folder))
+    if model.can_generate():
+        model.generation_config.save_pretrained(str(folder))
 
 
 def load_weights(model: nn.Module, folder: str | Path) -> None:
@@ -32,7 +93,7 @@ def load_weights(model: nn.Module, folder: str | Path) -> None:
     if (folder / ADAPTER).is_file() and hasattr(model, "peft_config"):
         _load_adapter(model, folder)
     elif (folder / WEIGHTS).is_file():
-        _load_tensors(model, folder / WEIGHTS)
+        _load_state(model, load_file(folder / WEIGHTS), folder / WEIGHTS)
     elif (folder / INDEX).is_file():
         shards = sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
         state: dict[str, Tensor] = {}
@@ -44,13 +105,6 @@ def load_weights(model: nn.Module, folder: str | Path) -> None:
             f"{folder} holds no {WEIGHTS}, {INDEX} or {ADAPTER}, so there are no weights to load. "
             "Pass the path of a checkpoint-N folder."
         )
-
-
-def _load_tensors(model: nn.Module, path: Path) -> None:
-    if hasattr(model, "save_pretrained"):
-        _load_state(model, load_file(path), path)
-    else:
-        load_model(model, str(path))
 
 
 def _load_state(model: nn.Module, state: dict[str, Tensor], where: Path) -> None:
@@ -69,14 +123,22 @@ def _load_state(model: nn.Module, state: dict[str, Tensor], where: Path) -> None
 
 
 def _tied_names(model: nn.Module) -> set[str]:
-    """Names that share storage with another name, and those transformers declares tied."""
-    owners: dict[int, str] = {}
+    """Names that share memory with another name, and those transformers declares tied."""
+    owners: dict[Any, str] = {}
     tied: set[str] = set()
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        if owners.setdefault(id(tensor), name) != name:
-            tied |= {name, owners[id(tensor)]}
+    for name, tensor in model.state_dict().items():
+        place = _place(tensor)
+        if place is not None and owners.setdefault(place, name) != name:
+            tied |= {name, owners[place]}
     declared: Any = getattr(model, "_tied_weights_keys", None) or ()
     return tied | set(declared)
+
+
+def _place(tensor: Tensor) -> Any:
+    """Where a tensor lives, equal for two names of the same memory; None for what has no memory."""
+    if tensor.numel() == 0 or tensor.device.type == "meta":
+        return None
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 
 def _load_adapter(model: nn.Module, folder: Path) -> None:

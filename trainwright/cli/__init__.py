@@ -1,5 +1,6 @@
 """The ``trainwright`` command."""
 
+from trainwright.cli import checkpoints as checkpoints  # registers its commands
 from trainwright.cli.app import main
 
 __all__ = ["main"]

@@ -1,6 +1,6 @@
 """Commands and their options. Heavy libraries are imported inside the commands, so that ``--help`` answers at once.
 
-Exit codes: 0 done, 1 failed, 2 bad usage, 130 interrupted.
+Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal with everything saved, 130 interrupted by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from trainwright.core.errors import Preempted
 from trainwright.version import __version__
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
@@ -68,8 +69,14 @@ def demo(
     ] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples per step.")] = None,
+    kill: Annotated[
+        bool, typer.Option("--kill", help="Kill a training in the middle of a save, resume, compare the weights.")
+    ] = False,
 ) -> None:
     """Train a small model, in well under a minute and with no download."""
+    if kill:
+        _run_kill_demo(output or Path("runs") / "demo-kill")
+        return
     folder = output or Path("runs") / f"demo-{which.value}"
     command = resume_command(which, output)
     try:
@@ -77,6 +84,9 @@ def demo(
     except KeyboardInterrupt:
         _say_interrupted(folder, command)
         raise typer.Exit(INTERRUPTED) from None
+    except Preempted:
+        _say_interrupted(folder, command)
+        raise
 
 
 def _run_demo(
@@ -104,6 +114,18 @@ def _run_demo(
     except DemoError as error:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(BAD_USAGE if isinstance(error, DemoUsageError) else FAILED) from None
+
+
+def _run_kill_demo(folder: Path) -> None:
+    from trainwright.demos.common import DemoError
+    from trainwright.demos.kill import run_kill_demo
+
+    try:
+        same = run_kill_demo(folder)
+    except DemoError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(FAILED) from None
+    raise typer.Exit(0 if same else FAILED)
 
 
 def _say_interrupted(folder: Path, command: str) -> None:

@@ -19,6 +19,7 @@ from trainwright.config.enums import (
     SchedulerType,
 )
 from trainwright.config.fields import AllFields, is_ours
+from trainwright.config.intervals import coerce_cadences
 
 _ENUMS: dict[str, type[Enum]] = {
     "eval_strategy": IntervalStrategy,
@@ -61,6 +62,7 @@ def coerce(args: Any) -> None:
     for name, kind in _ENUMS.items():
         setattr(args, name, _to_enum(name, kind, getattr(args, name)))
     args.debug = _debug_options(args.debug)
+    coerce_cadences(args)
     _own_words(args)
 
 

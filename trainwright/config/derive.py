@@ -5,8 +5,9 @@ import logging
 from typing import Any
 
 from trainwright.config.enums import IntervalStrategy, SaveStrategy, SchedulerType
-from trainwright.config.fields import is_ours
+from trainwright.config.fields import is_ours, ours
 from trainwright.config.fields.logs import NotGiven
+from trainwright.config.intervals import derive_strategies
 
 BUILT_IN_TRACKERS = ("tensorboard", "jsonl")
 FOREIGN_TRACKERS = (
@@ -36,6 +37,7 @@ def derive(args: Any) -> None:
         args.output_dir = "trainer_output"
     if args.auto_find_batch_size and is_ours(args, "micro_batch") and args.micro_batch is None:
         args.micro_batch = "auto"
+    derive_strategies(args)
     _derive_evaluation(args)
     args.report_to = resolve_trackers(args.report_to, args.logging_dir)
     if args.disable_tqdm is None:
@@ -52,13 +54,14 @@ def derive(args: Any) -> None:
 def _derive_evaluation(args: Any) -> None:
     if args.eval_strategy != IntervalStrategy.NO:
         args.do_eval = True
-    if args.eval_strategy == IntervalStrategy.STEPS and args.eval_steps is None:
+    by_steps = args.eval_strategy == IntervalStrategy.STEPS and ours(args, "evaluate_every") is None
+    if by_steps and args.eval_steps is None:
         args.eval_steps = args.logging_steps
     for name in ("logging_steps", "eval_steps", "save_steps"):
         value = getattr(args, name)
         if isinstance(value, float) and value >= 1 and value == int(value):
             setattr(args, name, int(value))
-    tracks_best = args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST
+    tracks_best = args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST or ours(args, "save_best")
     if args.metric_for_best_model is None and (tracks_best or args.lr_scheduler_type in METRIC_SCHEDULES):
         args.metric_for_best_model = "loss"
     if args.greater_is_better is None and args.metric_for_best_model is not None:

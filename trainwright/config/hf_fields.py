@@ -75,7 +75,9 @@ HF: dict[str, Field] = {
         "restore_callback_states_from_checkpoint",
     ),
     "save_on_each_node": Field("no effect", _ONE_PROCESS),
-    "enable_jit_checkpoint": Field("no effect", "saving on preemption arrives with the next milestone"),
+    "enable_jit_checkpoint": Field(
+        "acts", "saving on preemption is on by default; this also saves when save_strategy is 'no'"
+    ),
     "resume_from_checkpoint": Field("acts", "a path for scripts to hand to train(), as in transformers"),
     **_all(
         "acts",
@@ -140,6 +142,17 @@ NATIVE: dict[str, Field] = {
     "max_tokens_per_batch": Field("acts", "batches by token budget"),
     "profile": Field("acts", "a profiler trace of the given steps in output_dir"),
     "engine": Field("acts", 'only "torch" so far'),
+    **_all("acts", "when to save, evaluate and log", "checkpoint_every evaluate_every log_every save_best keep_every"),
+    **_all(
+        "acts",
+        "checkpoints, preemption and going on afterwards",
+        "resume checkpoint_format save_in_background handle_signals preempted_exit_code max_hours preemption_deadline",
+    ),
+    **_all(
+        "acts",
+        "runs that diverge or get stuck",
+        "max_nonfinite_steps rewind_on_nonfinite watchdog_seconds watchdog_exit",
+    ),
 }
 """Arguments transformers does not have."""
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from trainwright.config.fields import AllFields
 from trainwright.config.removal import RULES
+from trainwright.config.secrets import redacted_values
 
 
-def _is_secret(name: str) -> bool:
+def _has_placeholder(name: str) -> bool:
+    """transformers shows ``<HUB_TOKEN>``, set or not."""
     return name.endswith("_token") or name == "token"
 
 
@@ -23,7 +25,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, dict):
-        return {str(key): _masked(str(key), item) for key, item in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(item) for item in value]
     if value is None or isinstance(value, (bool, int, float)):
@@ -37,18 +39,17 @@ def _plain(value: Any) -> Any:
     return text.removeprefix("torch.") if type(value).__name__ == "dtype" else text
 
 
-def _masked(name: str, value: Any) -> Any:
-    # Nested options may hold tokens too; a None there is no secret and stays readable.
-    return f"<{name.upper()}>" if _is_secret(name) and isinstance(value, str) else _plain(value)
-
-
 class Serialization(AllFields):
     """How arguments are written down."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Every argument with JSON values; names ending in ``_token`` show a placeholder, set or not."""
+        """Every argument with JSON values; names ending in ``_token`` show a placeholder, set or not.
+
+        Anything else that looks like a secret, in nested options too, shows as ``***``.
+        """
         names = [name for name, field in self.__dataclass_fields__.items() if field.init and not _hidden(name)]
-        return {name: f"<{name.upper()}>" if _is_secret(name) else _plain(getattr(self, name)) for name in names}
+        shown = {n: f"<{n.upper()}>" if _has_placeholder(n) else _plain(getattr(self, n)) for n in names}
+        return redacted_values(shown)
 
     def to_json_string(self) -> str:
         """``to_dict`` as JSON text."""

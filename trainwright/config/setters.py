@@ -4,7 +4,8 @@ from typing import Self
 
 from trainwright.config.derive import resolve_trackers
 from trainwright.config.enums import HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
-from trainwright.config.fields import AllFields
+from trainwright.config.fields import AllFields, is_ours
+from trainwright.config.intervals import EVALUATE, LOG, SAVE, Topic
 
 
 def _need_steps(strategy: IntervalStrategy | SaveStrategy, steps: float) -> None:
@@ -14,6 +15,11 @@ def _need_steps(strategy: IntervalStrategy | SaveStrategy, steps: float) -> None
 
 class Setters(AllFields):
     """transformers' nine helpers, with its names and defaults."""
+
+    def _give_up(self, topic: Topic) -> None:
+        """A strategy that is set now counts, not the cadence that was given before."""
+        if is_ours(self, topic.every):
+            setattr(self, topic.every, None)
 
     def set_training(
         self,
@@ -48,6 +54,7 @@ class Setters(AllFields):
         loss_only: bool = False,
     ) -> Self:
         """When and how to evaluate; ``do_eval`` follows the strategy."""
+        self._give_up(EVALUATE)
         self.eval_strategy = IntervalStrategy(strategy)
         _need_steps(self.eval_strategy, steps)
         self.do_eval = self.eval_strategy != IntervalStrategy.NO
@@ -73,6 +80,7 @@ class Setters(AllFields):
         on_each_node: bool = False,
     ) -> Self:
         """When to save and how many checkpoints to keep."""
+        self._give_up(SAVE)
         self.save_strategy = SaveStrategy(strategy)
         _need_steps(self.save_strategy, steps)
         self.save_steps = steps
@@ -92,6 +100,7 @@ class Setters(AllFields):
         replica_level: str = "passive",
     ) -> Self:
         """What to log, how often and to whom."""
+        self._give_up(LOG)
         self.logging_strategy = IntervalStrategy(strategy)
         _need_steps(self.logging_strategy, steps)
         self.logging_steps = steps

@@ -5,14 +5,18 @@ from typing import Any
 
 from trainwright.config.derive import BUILT_IN_TRACKERS, FOREIGN_TRACKERS, METRIC_SCHEDULES
 from trainwright.config.enums import DebugOption, IntervalStrategy, SamplingStrategy, SaveStrategy
-from trainwright.config.fields import is_ours
+from trainwright.config.fields import is_ours, ours
 from trainwright.config.fields.data import WORKER_START_METHODS
 from trainwright.config.fields.distributed import DDP_BACKENDS
 from trainwright.config.fields.logs import LOG_LEVELS
+from trainwright.config.fields.survival import FORMAT_VARIABLE
+from trainwright.config.intervals import TOPICS
 from trainwright.config.probe import probe_for
 from trainwright.config.profile import parse_profile
 
 ENGINES = ("torch",)
+CHECKPOINT_FORMATS = ("trainwright", "hf")
+_EVALUATE = 'set eval_strategy to "steps" or "epoch", or evaluate_every to something like "500 steps"'
 
 
 def _refuse(condition: Any, message: str) -> None:
@@ -78,12 +82,9 @@ def check_length(args: Any) -> None:
 
 def check_intervals(args: Any) -> None:
     """Step intervals that are in force must be positive, and whole from 1 on."""
-    for strategy, steps in (
-        ("logging_strategy", "logging_steps"),
-        ("eval_strategy", "eval_steps"),
-        ("save_strategy", "save_steps"),
-    ):
-        if getattr(args, strategy) != "steps":
+    for topic in TOPICS:
+        strategy, steps = topic.strategy, topic.steps
+        if getattr(args, strategy) != "steps" or ours(args, topic.every) is not None:
             continue
         value = getattr(args, steps)
         _refuse(value <= 0, f'{steps}={value} with {strategy}="steps": give a positive number or set {strategy}="no".')
@@ -91,32 +92,26 @@ def check_intervals(args: Any) -> None:
 
 
 def check_best_model(args: Any) -> None:
-    """The best model is found by evaluating and must have been saved."""
-    if not args.load_best_model_at_end:
-        return
+    """The best model is found by evaluating; it is saved when it appears, so saving may be off otherwise."""
     _refuse(
-        args.eval_strategy == IntervalStrategy.NO,
-        'load_best_model_at_end=True needs evaluations: set eval_strategy to "steps" or "epoch".',
-    )
-    _refuse(
-        args.save_strategy == SaveStrategy.NO,
-        'load_best_model_at_end=True needs checkpoints: set save_strategy to "best", "steps" or "epoch".',
+        args.load_best_model_at_end and args.eval_strategy == IntervalStrategy.NO,
+        f"load_best_model_at_end=True needs evaluations: {_EVALUATE}.",
     )
 
 
 def check_save_best(args: Any) -> None:
     """Saving on improvement needs something that can improve."""
-    _refuse(
-        args.save_strategy == SaveStrategy.BEST and args.eval_strategy == IntervalStrategy.NO,
-        'save_strategy="best" needs evaluations: set eval_strategy to "steps" or "epoch".',
-    )
+    if args.eval_strategy != IntervalStrategy.NO:
+        return
+    _refuse(args.save_strategy == SaveStrategy.BEST, f'save_strategy="best" needs evaluations: {_EVALUATE}.')
+    _refuse(ours(args, "save_best"), f"save_best=True needs evaluations: {_EVALUATE}.")
 
 
 def check_metric_schedule(args: Any) -> None:
     """Schedules that follow a metric need evaluations."""
     _refuse(
         args.lr_scheduler_type in METRIC_SCHEDULES and args.eval_strategy == IntervalStrategy.NO,
-        f'lr_scheduler_type="{args.lr_scheduler_type}" follows a metric: set eval_strategy to "steps" or "epoch".',
+        f'lr_scheduler_type="{args.lr_scheduler_type}" follows a metric: {_EVALUATE}.',
     )
 
 
@@ -192,6 +187,46 @@ def check_native(args: Any) -> None:
         _at_least(args, "micro_batch", 1)
 
 
+def check_restarts(args: Any) -> None:
+    """How a run stops and goes on."""
+    resume, form = ours(args, "resume"), ours(args, "checkpoint_format")
+    _refuse(
+        resume not in (None, "auto"),
+        f'resume={resume!r} is not known; "auto" continues from the newest checkpoint, None starts anew. '
+        "A particular checkpoint goes to train(resume_from_checkpoint=...).",
+    )
+    _refuse(
+        form not in CHECKPOINT_FORMATS,
+        f"checkpoint_format={form!r} is not known; choose one of {list(CHECKPOINT_FORMATS)} "
+        f"(the environment variable {FORMAT_VARIABLE} sets the default).",
+    )
+    for name in ("resume", "rewind_on_nonfinite"):
+        _refuse(
+            ours(args, name) and args.save_only_model,
+            f"{name}={ours(args, name)!r} needs whole checkpoints, and save_only_model=True writes weights only: "
+            "remove one of them.",
+        )
+
+
+def check_survival(args: Any) -> None:
+    """Limits of what a run puts up with."""
+    for name, least in (("keep_every", 1), ("max_nonfinite_steps", 1), ("preemption_deadline", 0)):
+        value = ours(args, name)
+        _refuse(value is not None and value < least, f"{name}={value} must be at least {least}.")
+    hours, seconds, code = (ours(args, name) for name in ("max_hours", "watchdog_seconds", "preempted_exit_code"))
+    _refuse(hours is not None and hours <= 0, f"max_hours={hours} must be positive; leave it out for no limit.")
+    _refuse(seconds is not None and seconds < 0, f"watchdog_seconds={seconds} must not be negative; 0 switches it off.")
+    _refuse(not 0 <= code <= 255, f"preempted_exit_code={code} must lie in [0, 255], the exit codes there are.")
+    _refuse(
+        ours(args, "watchdog_exit") and not seconds,
+        "watchdog_exit=True needs the watchdog: give watchdog_seconds a positive number.",
+    )
+    _refuse(
+        ours(args, "rewind_on_nonfinite") and ours(args, "max_nonfinite_steps") is None,
+        "rewind_on_nonfinite=True goes back after max_nonfinite_steps in a row: give that a number.",
+    )
+
+
 CHECKS: tuple[Callable[[Any], None], ...] = (
     check_sizes,
     check_not_negative,
@@ -209,6 +244,8 @@ CHECKS: tuple[Callable[[Any], None], ...] = (
     check_trackers,
     check_debug,
     check_native,
+    check_restarts,
+    check_survival,
 )
 
 

@@ -21,6 +21,10 @@ class Portion(NamedTuple):
 class Engine(Protocol):
     """How a framework trains. The loop calls these in the order they stand here."""
 
+    def mark_boundary(self) -> None:
+        """Remember what a step changes before its update, so that an interrupted one can be undone."""
+        ...
+
     def count_targets(self, batch: Any) -> Any:
         """What the mean loss of ``batch`` is taken over, before it goes to the device."""
         ...
@@ -29,12 +33,12 @@ class Engine(Protocol):
         """Add ``portion.weight`` x gradient of the mean loss; returns weight x loss, on the device."""
         ...
 
-    def finish_gradients(self, *, norm_wanted: bool) -> None:
-        """Unscale and clip; keeps the gradient norm for the log."""
+    def finish_gradients(self, loss: Any, *, norm_wanted: bool) -> None:
+        """Unscale and clip; keeps the gradient norm for the log, and finds out whether the step is finite."""
         ...
 
     def apply_update(self) -> None:
-        """Optimizer, scaler, schedule."""
+        """Optimizer, scaler, schedule; a step whose loss or gradient is not finite leaves the weights as they are."""
         ...
 
     def clear_gradients(self) -> None: ...

@@ -15,3 +15,46 @@ class MissingMetricError(KeyError, ValueError):
 
     def __str__(self) -> str:
         return self.message
+
+
+class Preempted(SystemExit):
+    """Training stopped early because it was asked to (a signal, ``max_hours``); everything is saved.
+
+    An uncaught one ends the process with ``code``, 75 unless ``preempted_exit_code`` says otherwise: schedulers take it
+    for "try again later". Running the same command again with ``resume="auto"`` goes on exactly where it stopped.
+    """
+
+    def __init__(self, reason: str, code: int = 75, checkpoint: str | None = None) -> None:
+        super().__init__(code)
+        self.reason, self.checkpoint = reason, checkpoint
+
+    def __str__(self) -> str:
+        saved = f"{self.checkpoint} holds everything" if self.checkpoint else "nothing was saved"
+        return f"Training was stopped by {self.reason}; {saved}."
+
+
+class StopRequested(BaseException):
+    """Raised between two steps to leave the loop; the Trainer turns it into what the caller sees."""
+
+    def __init__(self, reason: str, *, by_keyboard: bool = False) -> None:
+        super().__init__(reason)
+        self.reason, self.by_keyboard = reason, by_keyboard
+
+
+class NonFiniteError(ArithmeticError):
+    """Too many steps in a row had a loss or gradient that is NaN or infinite."""
+
+    def __init__(self, step: int, in_a_row: int) -> None:
+        super().__init__(
+            f"{in_a_row} steps in a row, the last of them step {step}, had a loss or gradient that is NaN or infinite. "
+            "None of them changed the weights; events.jsonl names their samples. Look at these, lower the learning "
+            "rate, or set max_nonfinite_steps (how many to tolerate) or rewind_on_nonfinite=True."
+        )
+
+
+class Rewind(BaseException):
+    """Raised to go back to the last good checkpoint and leave out ``batches``: (epoch, batch numbers) pairs."""
+
+    def __init__(self, step: int, batches: list[tuple[int, list[int]]]) -> None:
+        super().__init__(step)
+        self.step, self.batches = step, batches

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol
 
 from trainwright.core.callback import CallbackHandler
@@ -36,6 +37,30 @@ class Feed(Protocol):
         """Whether the group just given is known to be the epoch's last."""
         ...
 
+    def position(self, before_last_group: bool = False) -> dict[str, Any]:
+        """The place in the data as JSON: after the last group, or before it where its step did not finish."""
+        ...
+
+    def leave_out(self, epoch: int, batches: Iterable[int]) -> None:
+        """Skip these batches of ``epoch`` when they come."""
+        ...
+
+    def describe_last_group(self) -> dict[str, Any]:
+        """``epoch``, ``batches`` (first and last) and ``samples`` (dataset indices, or None) of the last group."""
+        ...
+
+
+class Phase(Enum):
+    """What the loop is doing, for whoever has to save when it is interrupted."""
+
+    #: Weights, data position and random numbers all stand after the same step.
+    BETWEEN = "between steps"
+    #: The last boundary can still be restored.
+    STEP = "in a step"
+    #: Weights are half changed.
+    UPDATE = "in an update"
+    EVALUATION = "in an evaluation"
+
 
 @dataclass
 class Run:
@@ -54,6 +79,11 @@ class Run:
     #: Sees each micro-batch before it is trained on (token and FLOP counts); None when nothing is counted.
     observe_batch: Callable[[Any], None] | None = None
     last_logged_step: int = 0
+    #: Looks at what comes from outside (a signal, the time); may raise to leave the loop.
+    attend: Callable[[], None] = lambda: None
+    #: The run was stopped between a step and the evaluation that was due after it: that is done first.
+    evaluation_is_pending: bool = False
+    phase: Phase = Phase.BETWEEN
 
     def fire(self, event: str, **kwargs: Any) -> None:
         """Tell the listeners of ``event``; they may set switches on ``control``."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainwright.config.secrets import redacted_values
+
 
 class ExportableState:
     """Something whose state is saved in a checkpoint as plain JSON.
@@ -86,10 +88,14 @@ class TrainerState:
         if not isinstance(self.stateful_callbacks, dict):
             self.stateful_callbacks = callback_states(self.stateful_callbacks or [])
 
+    def to_json(self) -> str:
+        """The record as text, without secrets."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return json.dumps(redacted_values(fields), indent=2, sort_keys=True, default=float) + "\n"
+
     def save_to_json(self, json_path: str | Path) -> None:
         """Write the record to ``json_path``."""
-        text = json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True, default=float)
-        Path(json_path).write_text(text + "\n", encoding="utf-8")
+        Path(json_path).write_text(self.to_json(), encoding="utf-8")
 
     @classmethod
     def load_from_json(cls, json_path: str | Path) -> TrainerState:

@@ -1,4 +1,4 @@
-"""Batch samplers that can start anywhere in an epoch without fetching a sample.
+"""Batch samplers that can start anywhere in an epoch, and leave batches out, without fetching a sample.
 
 ``start_at(k)`` makes the next iteration begin with batch ``k``. Only indices are skipped; the dataset is never
 touched, so resuming late in an epoch costs no more than resuming at its start.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Collection, Iterator, Sequence, Sized
 from typing import Any
 
 import torch
@@ -24,23 +24,33 @@ _SHUFFLE_STREAM = 0x5EED
 
 
 class ResumableBatches(Sampler[list[int]]):
-    """What both batch samplers share: the epoch, and where the next iteration starts."""
+    """What the batch samplers share: the epoch, where the next iteration starts, and what it leaves out."""
 
     def __init__(self, sampler: Any, drop_last: bool) -> None:
         self.sampler = sampler
         self.drop_last = drop_last
         self.epoch = 0
         self._start = 0
+        self._start_sample: int | None = None
+        self._left_out: Collection[int] = ()
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
         set_epoch_of(self.sampler, epoch)
 
-    def start_at(self, batches: int) -> None:
-        """Let the next iteration, and only that one, skip this many batches."""
+    def start_at(self, batches: int, *, sample: int | None = None, leave_out: Collection[int] = ()) -> None:
+        """Let the next iteration, and only that one, begin with batch number ``batches``.
+
+        ``sample`` makes that batch begin with this sample of the epoch, where batches have a fixed size; without it the
+        batches before are taken to be whole ones. Batches whose numbers are in ``leave_out`` do not come.
+        """
         if batches < 0:
             raise ValueError(f"start_at counts batches from 0, got {batches}")
-        self._start = batches
+        self._start, self._start_sample, self._left_out = batches, sample, leave_out
+
+    def numbered(self, start: int, sample: int | None = None) -> Iterator[tuple[int, list[int]]]:
+        """The batches of the current epoch from number ``start`` on, each with its number."""
+        return enumerate(self._batches_from(start, sample), start)
 
     def __len__(self) -> int:
         """Batches in the whole of the current epoch, whatever ``start_at`` was told."""
@@ -49,10 +59,16 @@ class ResumableBatches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         # The offset is taken when the first batch is asked for, not when the iterator is made: torch's loader with
         # workers makes two iterators and walks the second.
-        start, self._start = self._start, 0
-        yield from self._batches_from(start)
+        start, sample, left_out = self._start, self._start_sample, self._left_out
+        self._start, self._start_sample, self._left_out = 0, None, ()
+        if not left_out:
+            yield from self._batches_from(start, sample)
+            return
+        for number, batch in self.numbered(start, sample):
+            if number not in left_out:
+                yield batch
 
-    def _batches_from(self, start: int) -> Iterator[list[int]]:
+    def _batches_from(self, start: int, sample: int | None) -> Iterator[list[int]]:
         raise NotImplementedError
 
 
@@ -70,11 +86,16 @@ class FixedBatches(ResumableBatches):
             raise TypeError(
                 f"the sampler {type(self.sampler).__name__} has no length, so its batches cannot be counted"
             )
-        samples = len(self.sampler)
-        return samples // self.batch_size if self.drop_last else math.ceil(samples / self.batch_size)
+        return self.batches_after(0)
 
-    def _batches_from(self, start: int) -> Iterator[list[int]]:
-        return self._cut(itertools.islice(iter(self.sampler), start * self.batch_size, None))
+    def batches_after(self, sample: int) -> int:
+        """How many batches the samples from number ``sample`` on make."""
+        left = max(len(self.sampler) - sample, 0)
+        return left // self.batch_size if self.drop_last else math.ceil(left / self.batch_size)
+
+    def _batches_from(self, start: int, sample: int | None) -> Iterator[list[int]]:
+        first = start * self.batch_size if sample is None else sample
+        return self._cut(itertools.islice(iter(self.sampler), first, None))
 
     def _cut(self, indices: Iterator[int]) -> Iterator[list[int]]:
         size, least = self.batch_size, self.batch_size if self.drop_last else 1
@@ -97,7 +118,7 @@ class ReplayedBatches(ResumableBatches):
     def __len__(self) -> int:
         return len(self.batch_sampler)
 
-    def _batches_from(self, start: int) -> Iterator[list[int]]:
+    def _batches_from(self, start: int, sample: int | None) -> Iterator[list[int]]:
         set_epoch_of(self.sampler, self.epoch)
         return iter(self._replay(self.epoch)[start:])
 
@@ -157,7 +178,7 @@ class TokenBudgetBatches(ResumableBatches):
                 f"{max(self._widths)}, or truncate the samples"
             )
 
-    def _batches_from(self, start: int) -> Iterator[list[int]]:
+    def _batches_from(self, start: int, sample: int | None) -> Iterator[list[int]]:
         return iter(self._planned(self.epoch)[start:])
 
     def _planned(self, epoch: int) -> list[list[int]]:

@@ -2,18 +2,20 @@
 
     order.py (which sample is next) -> batches.py (which samples make a batch) -> Loader (fetch, collate)
 
-A loader draws nothing from the global random generators: it owns one, seeded anew for each epoch, from which torch
-seeds Python, numpy and torch in every worker.
+A loader leaves the global random generators as they are: what samples and collators draw comes from seeds of their own
+(seeding.py), in this process and in workers (workers.py).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from trainwright.data.batches import FixedBatches, ResumableBatches, TokenBudgetBatches
 from trainwright.data.columns import DropColumnsCollator
@@ -28,6 +30,8 @@ from trainwright.data.order import (
     seeded,
     set_epoch_of,
 )
+from trainwright.data.seeding import CollatedStream, MapFetch, StreamRun
+from trainwright.data.workers import LoaderNow, WorkerIterator
 
 logger = logging.getLogger("trainwright")
 
@@ -35,22 +39,57 @@ Collate = Callable[[list[Any]], Any]
 
 
 class Loader(DataLoader[Any]):
-    """torch's ``DataLoader``, told the epoch and where in it to start.
+    """torch's ``DataLoader``, told the epoch and where in it to start, whose data draws random numbers of its own.
 
-    Without workers and pinning it yields batches from a plain generator: the same batches as torch's iterator, without
-    its fixed cost for each of them.
+    Without workers it yields batches from its own plain iterators: the same batches as torch's, without their fixed
+    cost for each.
+
+    Args:
+        dataset: Map-style or iterable.
+        seed: Data seed; what samples and collator draw is a function of it, of ``rank``, epoch and sample.
+        rank: Ranks see different samples and must not augment them alike.
+        poll: Called at least every half second while waiting for workers; what it raises ends the wait.
+        options: What ``DataLoader`` takes.
     """
 
-    def __init__(self, dataset: Any, *, seed: int = 0, **options: Any) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        seed: int = 0,
+        rank: int = 0,
+        poll: Callable[[], None] | None = None,
+        **options: Any,
+    ) -> None:
         options.setdefault("generator", torch.Generator())
         super().__init__(dataset, **options)
-        self._seed = seed
-        self._epoch = 0
-        self._skip = 0
+        self.seed = seed
+        #: Seeds what data draws; differs between ranks.
+        self.fetch_seed = mixed_seed(seed, rank)
+        self._now = LoaderNow(poll)
+        self._fetch: MapFetch | None = None
+        self._running: weakref.WeakSet[WorkerIterator] = weakref.WeakSet()
 
     @property
     def epoch(self) -> int:
-        return self._epoch
+        return self._now.epoch
+
+    @property
+    def poll(self) -> Callable[[], None] | None:
+        return self._now.poll
+
+    @poll.setter
+    def poll(self, call: Callable[[], None] | None) -> None:
+        self._now.poll = call
+
+    @property
+    def is_map_style(self) -> bool:
+        return not isinstance(self.dataset, IterableDataset)
+
+    @property
+    def stream_source(self) -> Any:
+        """The iterable dataset as the user gave it."""
+        return self.dataset.source if isinstance(self.dataset, _Iterated) else self.dataset
 
     @property
     def sample_order(self) -> list[int] | None:
@@ -62,60 +101,81 @@ class Loader(DataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the batch sampler, and a dataset that shuffles itself (Hugging Face's streaming ones), the epoch."""
-        self._epoch = epoch
+        self._now.epoch = epoch
         set_epoch_of(self.batch_sampler, epoch)
         set_epoch_of(self.dataset, epoch)
 
-    def start_at(self, batches: int) -> None:
-        """Skip this many batches in the next iteration.
+    def start_at(self, batches: int, *, sample: int | None = None, leave_out: Collection[int] = ()) -> None:
+        """Let the next iteration begin with batch number ``batches``, without fetching those before it.
 
-        Samples of a map-style dataset are skipped without being fetched. An iterable dataset offers no way around
-        producing them, so they are produced and thrown away.
+        Only a map-style dataset in an order of ours can do that; reading past batches is the business of ``TrainFeed``.
         """
-        if isinstance(self.batch_sampler, ResumableBatches):
-            self.batch_sampler.start_at(batches)
-        else:
-            self._skip = batches
+        if not isinstance(self.batch_sampler, ResumableBatches):
+            raise ValueError("an iterable dataset cannot start in the middle; use TrainFeed, which reads past batches")
+        self.batch_sampler.start_at(batches, sample=sample, leave_out=leave_out)
 
     def close(self) -> None:
-        """Stop workers that were kept between epochs; a later iteration starts new ones.
+        """End all workers, whether kept between epochs or left by an iteration that was broken off.
 
-        Left to the garbage collector they would stop whenever it comes by, and it waits five seconds for each.
+        Those that do not leave within two seconds are killed. A later iteration starts new ones. Left to the garbage
+        collector they would stop whenever it comes by.
         """
-        kept, self._iterator = self._iterator, None
-        if kept is not None:
-            kept._shutdown_workers()  # type: ignore[attr-defined]
+        self._iterator = None
+        for iterator in list(self._running):
+            iterator._shutdown_workers()
+        self._running.clear()
 
     def __iter__(self) -> Any:
         if self.generator is not None:
             # By (seed, epoch) and not by how often this was iterated, so a resumed run seeds its workers alike.
-            self.generator.manual_seed(mixed_seed(self._seed, self._epoch))
-        skip, self._skip = self._skip, 0
-        batches: Iterator[Any]
-        if self.batch_sampler is not None and self._is_lean():
-            batches = self._lean_batches(iter(self.batch_sampler))
-        else:
-            batches = super().__iter__()
-        if isinstance(self.collate_fn, DropColumnsCollator) and self.num_workers > 0:
+            self.generator.manual_seed(mixed_seed(self.fetch_seed, self.epoch))
+        if self.num_workers == 0:
+            return self._batches_here()
+        if not self.is_map_style and self._iterator is not None:
+            # Workers that are kept would go on with the random numbers, and with the copy of the dataset, that the last
+            # epoch left them; new ones are seeded by (seed, epoch) and know the epoch.
+            self.close()
+        batches = super().__iter__()
+        if isinstance(self.collate_fn, DropColumnsCollator):
             # The workers of this epoch have their copies and one of them speaks; those of later epochs need not.
             self.collate_fn.has_spoken = True
-        for _ in range(skip):
-            next(batches, None)
         return batches
 
-    def _is_lean(self) -> bool:
-        is_iterable = isinstance(self.dataset, IterableDataset)
-        return self.num_workers == 0 and not self.pin_memory and not is_iterable
+    def _get_iterator(self) -> Any:
+        if self.num_workers == 0:
+            return super()._get_iterator()
+        self.check_worker_number_rationality()
+        iterator = WorkerIterator(self, self._now)
+        self._running.add(iterator)
+        return iterator
 
-    def _lean_batches(self, batches: Iterator[list[int]]) -> Iterator[Any]:
-        dataset, collate = self.dataset, self.collate_fn
-        fetch_many = getattr(dataset, "__getitems__", None)
-        if fetch_many:
-            for indices in batches:
-                yield collate(fetch_many(indices))
-        else:
-            for indices in batches:
-                yield collate([dataset[index] for index in indices])
+    def _batches_here(self) -> Iterator[Any]:
+        """Batches fetched in this process."""
+        if self.is_map_style and self.batch_sampler is not None:
+            return self._map_batches(iter(self.batch_sampler))
+        if self.batch_size is None or isinstance(self.dataset, IterDataPipe):
+            # torch's own iterator knows what else these want.
+            return StreamRun(super()._get_iterator, self.fetch_seed, self.epoch)
+        return StreamRun(self._stream_batches, self.fetch_seed, self.epoch)
+
+    def _map_batches(self, batches: Iterator[list[int]]) -> Iterator[Any]:
+        # Kept from epoch to epoch: it remembers whether the data draws random numbers.
+        self._fetch = self._fetch or MapFetch(self.dataset, self.collate_fn, self.fetch_seed)
+        self._fetch.collate = self._collate_here()
+        fetch, epoch = self._fetch, self.epoch
+        for indices in batches:
+            yield fetch(epoch, indices)
+
+    def _stream_batches(self) -> Iterator[Any]:
+        assert self.batch_size is not None
+        return CollatedStream(iter(self.dataset), self.batch_size, self.drop_last, self._collate_here())
+
+    def _collate_here(self) -> Collate:
+        """The collator, with pinning where asked for."""
+        collate = self.collate_fn
+        if not self.pin_memory or not torch.accelerator.is_available():
+            return collate
+        return lambda samples: pin_memory(collate(samples))
 
 
 class _Iterated(IterableDataset[Any]):
@@ -261,8 +321,8 @@ def _loader(dataset: Any, collate: Collate, args: Any, **batching: Any) -> Loade
     rank = int(getattr(args, "process_index", 0) or 0)
     return Loader(
         dataset,
-        # Ranks see different samples and must not augment them alike.
-        seed=mixed_seed(data_seed(args), rank),
+        seed=data_seed(args),
+        rank=rank,
         collate_fn=collate,
         num_workers=args.dataloader_num_workers,
         # Pinning serves copies to a GPU; without one torch warns and ignores it.

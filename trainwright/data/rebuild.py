@@ -13,20 +13,24 @@ from trainwright.data.order import seeded
 
 
 def resumable_loader(loader: Any, seed: int) -> Any:
-    """A ``Loader`` that does what a user's map-style ``DataLoader`` does, in an order of (seed, epoch).
+    """A ``Loader`` that does what a user's ``DataLoader`` does, in an order (and with draws) of (seed, epoch).
 
-    Dataset, sampler, collator and worker settings are kept. Anything else comes back as it is: an iterable dataset, a
-    loader that is not torch's (or a subclass, which may do things of its own), batches without end or without batching.
+    Dataset, sampler, collator and worker settings are kept. Anything else comes back as it is, to be resumed by its own
+    ``state_dict()`` or by counting: a loader that is not torch's (or a subclass, which may do things of its own),
+    batches without end or without batching.
     """
-    if type(loader) is not DataLoader or isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+    if type(loader) is not DataLoader or loader.batch_sampler is None:
         return loader
-    batches = _resumable(loader.batch_sampler, seed)
-    if batches is None:
-        return loader
+    batching: dict[str, Any]
+    if isinstance(loader.dataset, IterableDataset):
+        batching = {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    else:
+        batching = {"batch_sampler": _resumable(loader.batch_sampler, seed)}
+        if batching["batch_sampler"] is None:
+            return loader
     return Loader(
         loader.dataset,
         seed=seed,
-        batch_sampler=batches,
         collate_fn=loader.collate_fn,
         num_workers=loader.num_workers,
         pin_memory=loader.pin_memory,
@@ -37,6 +41,7 @@ def resumable_loader(loader: Any, seed: int) -> Any:
         prefetch_factor=loader.prefetch_factor,
         persistent_workers=loader.persistent_workers,
         in_order=loader.in_order,
+        **batching,
     )
 
 

@@ -55,7 +55,7 @@ def settle(options: DemoOptions, defaults: DemoRun) -> DemoRun:
         raise DemoUsageError(f"{options.output} belongs to the demo {stored.demo!r}: choose another --output.")
     if options.resume:
         return _resumed(options, stored)
-    if list_checkpoints(options.output):
+    if list(options.output.glob("checkpoint-*")):
         _clear(options.output, is_ours=stored is not None)
     run = DemoRun(
         defaults.demo,
@@ -127,8 +127,9 @@ def closing_block(title: str, rows: Sequence[tuple[str, str]]) -> None:
     """The last thing a demo shows: a panel on a terminal, plain lines anywhere else."""
     if not sys.stdout.isatty():
         print(f"\n{title}")
+        width = max(11, *(len(name) for name, _ in rows))
         for name, value in rows:
-            print(f"  {name:<11} {value}")
+            print(f"  {name:<{width}} {value}")
         sys.stdout.flush()
         return
     from rich.console import Console

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from trainwright.core.run import Run
+from trainwright.config.fields import ours
+from trainwright.core.run import Phase, Run
 from trainwright.core.state import TrainerState
 from trainwright.loop.step import take_step
 
@@ -13,17 +14,35 @@ logger = logging.getLogger("trainwright")
 
 def fit(run: Run) -> TrainerState:
     """Train until ``max_steps``, the last epoch, or until a callback asks to stop."""
+    begin(run)
+    run_epochs(run)
+    end(run)
+    return run.state
+
+
+def begin(run: Run) -> None:
+    """What comes before the first step of this process."""
     run.control.new_training()
     run.fire("on_train_begin")
-    if run.args.eval_on_start:
+    if run.args.eval_on_start and run.state.global_step == 0:
         # A look at the untrained model: a metric-driven schedule must not learn from it.
         evaluate_now(run, inform_schedule=False)
+
+
+def run_epochs(run: Run) -> None:
+    """All epochs that are left."""
+    if run.evaluation_is_pending:
+        run.control.should_evaluate = True
+        obey(run)
     while not finished(run) and run.feed.epoch < run.state.num_train_epochs:
         fit_epoch(run)
         run.feed.epoch += 1
+
+
+def end(run: Run) -> None:
+    """What comes after the last step."""
     run.finish()
     run.fire("on_train_end")
-    return run.state
 
 
 def fit_epoch(run: Run) -> None:
@@ -31,18 +50,22 @@ def fit_epoch(run: Run) -> None:
     run.control.new_epoch()
     run.fire("on_epoch_begin")
     run.engine.train_mode()
+    run.engine.mark_boundary()
     steps = 0
     for batches in run.feed.groups():
         steps += 1
+        run.phase = Phase.STEP
         run.control.new_step()
         run.fire("on_step_begin")
         take_step(run, batches)
         run.state.global_step += 1
         run.state.epoch = run.feed.epoch_progress()
+        run.phase = Phase.BETWEEN
         run.fire("on_step_end")
         obey(run)
         if finished(run) or run.control.should_epoch_stop:
             break
+        run.engine.mark_boundary()
     if steps == 0 and run.feed.consumed == 0:
         logger.warning("The training data gave no batch in epoch %d: training stops here.", run.feed.epoch)
         run.control.should_training_stop = True
@@ -58,12 +81,13 @@ def finished(run: Run) -> bool:
 
 
 def obey(run: Run) -> None:
-    """Do what callbacks switched on: log, evaluate, save."""
+    """Do what callbacks switched on: log, evaluate, save; and stop where somebody outside asked for it."""
     control = run.control
     if control.should_log and run.state.global_step > run.last_logged_step:
         control.should_log = False
         run.last_logged_step = run.state.global_step
         run.log(run.engine.read_log())
+    run.attend()
     if control.should_evaluate:
         evaluate_now(run, inform_schedule=True)
     if control.should_save:
@@ -71,18 +95,22 @@ def obey(run: Run) -> None:
         run.save()
         run.fire("on_save")
         run.engine.train_mode()
+        run.attend()
 
 
 def evaluate_now(run: Run, *, inform_schedule: bool) -> None:
     """Evaluate, note whether the model is the best so far, and go back to training."""
-    run.control.should_evaluate = False
+    run.engine.mark_boundary()
+    run.phase = Phase.EVALUATION
     metrics = run.evaluate()
+    run.phase = Phase.BETWEEN
+    run.control.should_evaluate = False
     run.engine.train_mode()
     is_best = note_best(run, metrics)
     if run.args.save_strategy == "best":
         run.control.should_save = is_best
-    elif is_best and run.args.load_best_model_at_end:
-        # The best model can be loaded at the end only if it was saved, whatever the saving interval is.
+    elif is_best and (run.args.load_best_model_at_end or ours(run.args, "save_best")):
+        # Whatever the saving interval is: the best model can be had at the end only if it was saved.
         run.control.should_save = True
     if inform_schedule and run.args.metric_for_best_model is not None:
         run.engine.plateau_step(metrics[best_metric_key(run.args)])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from trainwright.config.intervals import log_is_likely
 from trainwright.core.engine import Portion
-from trainwright.core.run import Run
+from trainwright.core.run import Phase, Run
 
 
 def take_step(run: Run, batches: list[Any]) -> None:
@@ -21,10 +22,11 @@ def take_step(run: Run, batches: list[Any]) -> None:
             loss = part if loss is None else loss + part
         if index < last:
             run.fire("on_substep_end")
-    engine.record_loss(loss)
-    engine.finish_gradients(norm_wanted=log_is_due(run))
+    engine.finish_gradients(loss, norm_wanted=log_is_due(run))
     run.fire("on_pre_optimizer_step")
+    run.phase = Phase.UPDATE
     engine.apply_update()
+    engine.record_loss(loss)
     run.fire("on_optimizer_step")
     engine.clear_gradients()
 
@@ -56,9 +58,4 @@ def whole_step(targets: Any) -> Portion:
 
 def log_is_due(run: Run) -> bool:
     """Whether this step will be logged by the default flow, so that its gradient norm is worth computing."""
-    args, step = run.args, run.state.global_step + 1
-    if step == 1 and args.logging_first_step:
-        return True
-    if args.logging_strategy == "steps":
-        return step % run.state.logging_steps == 0
-    return args.logging_strategy == "epoch" and (run.feed.on_last_group() or step >= run.state.max_steps)
+    return log_is_likely(run.args, run.state, epoch_ends=run.feed.on_last_group())

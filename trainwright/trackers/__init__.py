@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from trainwright.config.secrets import redacted
 from trainwright.core.tracker import Tracker
 
 
@@ -15,5 +16,5 @@ def build_trackers(args: Any) -> list[Tracker]:
         from trainwright.trackers.tensorboard import TensorBoardTracker
 
         folder = Path(args.logging_dir or Path(args.output_dir) / "runs")
-        return [TensorBoardTracker(folder / args.run_name if args.run_name else folder)]
+        return [TensorBoardTracker(folder / redacted(args.run_name) if args.run_name else folder)]
     return []

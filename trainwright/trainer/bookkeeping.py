@@ -25,6 +25,7 @@ class BookkeepingMethods(HubMethods):
     current_flos: float = 0
     #: The hyperparameter search that this training is a trial of.
     _search: Search | None = None
+    hp_name: Callable[[Any], str] | None = None
     _plan: TrainingPlan
     _first_step: int
     _start_time: float
@@ -63,6 +64,7 @@ class BookkeepingMethods(HubMethods):
         summary.update(self._memory.stop("train"))
         self._summary = summary
         self.log(summary)
+        self._make_up_for_failed_save()
         self.engine.rest_weights()
         if self.args.load_best_model_at_end:
             self._load_best_model()

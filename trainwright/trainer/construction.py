@@ -13,6 +13,7 @@ from trainwright.callbacks.progress import PrinterCallback, ProgressCallback
 from trainwright.callbacks.run_directory import RunDirectoryCallback
 from trainwright.callbacks.tracking import TrackerCallback
 from trainwright.config.derive import FOREIGN_TRACKERS
+from trainwright.config.fields import ours
 from trainwright.config.profile import parse_profile
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.data.collators import collate_any
@@ -68,7 +69,8 @@ def refuse_contradictions(trainer: Any) -> None:
         raise ValueError("Pass optimizers= or optimizer_cls_and_kwargs=, not both.")
     if args.eval_strategy != "no" and trainer.eval_dataset is None and not _evaluates_by_itself(trainer):
         raise ValueError(
-            f"eval_strategy={args.eval_strategy.value!r} needs data: pass eval_dataset=, or set eval_strategy='no'."
+            f"eval_strategy={args.eval_strategy.value!r} (or evaluate_every) needs data: pass eval_dataset=, or set "
+            "eval_strategy='no'."
         )
     metric = trainer.compute_metrics
     by_batch = args.batch_eval_metrics and metric is not None and not is_streaming_metric(metric)
@@ -127,8 +129,9 @@ def default_callbacks(args: Any, users: list[Any]) -> list[Any]:
     callbacks: list[Any] = [DefaultFlowCallback(), *users]
     if args.torch_empty_cache_steps is not None:
         callbacks.append(EmptyCacheCallback(args.torch_empty_cache_steps))
-    if args.profile is not None:
-        callbacks.append(ProfileCallback(*parse_profile(args.profile)))
+    profile = ours(args, "profile")
+    if profile is not None:
+        callbacks.append(ProfileCallback(*parse_profile(profile)))
     callbacks.append(PrinterCallback() if args.disable_tqdm else ProgressCallback())
     if args.should_save:
         callbacks.append(RunDirectoryCallback())

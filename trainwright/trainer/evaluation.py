@@ -134,7 +134,7 @@ class EvaluationMethods(StepMethods):
             concatenate=self.args.eval_do_concat_batches,
             batch_metrics=self.args.batch_eval_metrics,
             include=tuple(self.args.include_for_metrics),
-            after_batch=None if self._is_looking_ahead else lambda: self._fire("on_prediction_step"),
+            after_batch=None if self._is_looking_ahead else self._after_prediction_batch,
             prefix=metric_key_prefix,
             order=getattr(dataloader, "sample_order", None),
         )
@@ -145,6 +145,10 @@ class EvaluationMethods(StepMethods):
             close_loader(dataloader)
             if self.is_in_train:
                 self.engine.train_mode()
+
+    def _after_prediction_batch(self) -> None:
+        self._fire("on_prediction_step")
+        self._leave_if_asked()
 
     def _evaluation_model(self) -> nn.Module:
         """The model in evaluation mode; outside training, a half-precision copy where the arguments ask for one."""

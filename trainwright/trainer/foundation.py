@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from trainwright.core.callback import CallbackHandler
 from trainwright.core.results import speed_metrics
 from trainwright.core.state import TrainerControl, TrainerState
+from trainwright.core.stops import StopRequests
 from trainwright.engines.torch.engine import TorchEngine
 from trainwright.engines.torch.memory import MemoryReport
 
@@ -18,7 +19,8 @@ class Foundation:
     """Attributes that scripts and subclasses rely on, and the events and logs that all methods use.
 
     The Trainer is a chain of classes, one for each topic, and each uses only those before it: Foundation, DataMethods,
-    OptimizationMethods, StepMethods, EvaluationMethods, SavingMethods, HubMethods, BookkeepingMethods, Trainer.
+    OptimizationMethods, StepMethods, EvaluationMethods, SavingMethods, RestoringMethods, HubMethods,
+    BookkeepingMethods, RunningMethods, Trainer.
     """
 
     args: Any
@@ -43,6 +45,8 @@ class Foundation:
     label_names: list[str]
     _memory: MemoryReport
     _tokens_at_start: int = 0
+    #: Signals and time that may ask a training to stop.
+    _stops: StopRequests | None = None
 
     # ---- callbacks
 
@@ -61,6 +65,11 @@ class Foundation:
     def _fire(self, event: str, **kwargs: Any) -> None:
         if self.callback_handler.listeners(event):
             self.callback_handler.call_event(event, self.args, self.state, self.control, **kwargs)
+
+    def _leave_if_asked(self) -> None:
+        """Leave the loop if a signal or the time asks for it; called where leaving is clean."""
+        if self._stops is not None and self.is_in_train:
+            self._stops.raise_if_asked()
 
     # ---- logs
 

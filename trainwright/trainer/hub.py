@@ -9,13 +9,24 @@ from torch import nn
 
 from trainwright.checkpoint.directory import checkpoint_path
 from trainwright.core.state import TrainerState
-from trainwright.trainer.saving import SavingMethods
+from trainwright.trainer.restoring import RestoringMethods
 
 #: What a model's reader has no use for.
-STATE = ["optimizer.safetensors", "random.safetensors", "training_state.json", "trainer_state.json"]
+STATE = [
+    "callbacks.safetensors",
+    "manifest.json",
+    "optimizer.pt",
+    "optimizer.safetensors",
+    "random.safetensors",
+    "rng_state*.pth",
+    "scaler.pt",
+    "scheduler.pt",
+    "trainer_state.json",
+    "training_state.json",
+]
 
 
-class HubMethods(SavingMethods):
+class HubMethods(RestoringMethods):
     """Model card and upload of a Trainer."""
 
     hub_model_id: str | None

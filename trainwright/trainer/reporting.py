@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from trainwright.config.secrets import redacted_values
 from trainwright.trainer.foundation import Foundation
 
 
@@ -64,4 +65,4 @@ def _readable(name: str, value: Any) -> Any:
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=4, sort_keys=True) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(redacted_values(values), indent=4, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,34 +1,46 @@
-"""Trainer methods that write and read models and checkpoints; each may be overridden."""
+"""Trainer methods that write models and checkpoints; each may be overridden."""
 
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from trainwright.checkpoint.directory import checkpoint_path, get_last_checkpoint, rotate, write_whole
-from trainwright.checkpoint.training_state import (
-    flatten_optimizer,
-    load_training_state,
-    save_training_state,
-    unflatten_optimizer,
-)
-from trainwright.checkpoint.weights import load_weights, save_weights
-from trainwright.core.state import callback_states
+from trainwright.checkpoint.directory import checkpoint_path, rotate
+from trainwright.checkpoint.saver import Saver
+from trainwright.checkpoint.weights import save_weights
+from trainwright.config.fields import ours
+from trainwright.config.intervals import SAVE, cadence
+from trainwright.core.callback import listens_to
+from trainwright.core.events import RunEvents
+from trainwright.core.run import Phase, Run
 from trainwright.data.feed import TrainFeed
-from trainwright.engines.torch.randomness import random_state, set_random_state
+from trainwright.engines.torch.randomness import random_state
 from trainwright.engines.torch.targets import unwrap
+from trainwright.trainer.capture import Capture, Moment, arguments_text
 from trainwright.trainer.evaluation import EvaluationMethods
+from trainwright.trainer.signatures import is_ours, is_users_own
 
 logger = logging.getLogger("trainwright")
+
+#: Pauses between attempts to save at the end of training what could not be saved before.
+LAST_ATTEMPTS = (0.0, 5.0, 15.0)
 
 
 class SavingMethods(EvaluationMethods):
     """Checkpoints and models of a Trainer."""
 
     _feed: TrainFeed
+    _events: RunEvents
+    _saver: Saver
+    _capture: Capture
+    #: What the last checkpoint holds: the same moment need not be saved twice.
+    _saved_moment: tuple[Any, ...] | None = None
+    #: Random state of the checkpoint, until the first step after a resume takes it up.
+    _resumed_random: tuple[dict[str, Tensor], dict[str, Any]] | None = None
 
     def save_model(self, output_dir: str | Path | None = None, _internal_call: bool = False) -> None:
         """Write the model (and tokenizer or processor) so that ``from_pretrained`` reads it."""
@@ -40,47 +52,63 @@ class SavingMethods(EvaluationMethods):
         folder = Path(output_dir or self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         save_weights(unwrap(self.model), folder, state_dict)
+        self._save_processor(folder)
+        (folder / "config.yaml").write_text(arguments_text(self.args)(), encoding="utf-8")
+
+    def _save_processor(self, folder: Path) -> None:
         processor = self.processing_class or getattr(getattr(self, "data_collator", None), "tokenizer", None)
         if hasattr(processor, "save_pretrained"):
             processor.save_pretrained(str(folder))
-        (folder / "training_args.json").write_text(self.args.to_json_string() + "\n", encoding="utf-8")
+
+    def _open_saving(self) -> None:
+        """At the start of a training: its own events, its own writer."""
+        self._events = RunEvents(self._run_directory() if self.args.should_save else None)
+        self._saver = Saver(self._events, self._rotate)
+        self._capture = Capture()
+        self._saved_moment = None
+        self.engine.wait_for_copy = self._saver.wait_for_copy
 
     def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
-        """Write ``checkpoint-<step>`` whole, then let older ones go."""
+        """Write ``checkpoint-<step>`` whole, then let older ones go; in the background where nobody waits for it."""
+        self.engine.rest_weights()
+        moment = None if self.args.save_only_model else Moment(random_state(), self._feed.position())
+        self._write_moment(moment, background=ours(self.args, "save_in_background") and not self._save_is_awaited())
+        self._saved_moment = self._moment_key()
+
+    def _write_moment(self, moment: Moment | None, *, background: bool) -> None:
         target = checkpoint_path(self._run_directory(), self.state.global_step)
         if self.state.best_global_step is not None:
             best = checkpoint_path(self._run_directory(), self.state.best_global_step)
             if best.is_dir() or best == target:
                 self.state.best_model_checkpoint = str(best)
-        write_whole(target, self._write_checkpoint)
-        for gone in rotate(self._run_directory(), self.args.save_total_limit, target, self.state.best_model_checkpoint):
-            logger.info("Deleted %s (save_total_limit=%s).", gone.name, self.args.save_total_limit)
+        # The one in flight uses the same room in memory.
+        self._saver.wait()
+        self._saver.save(self._capture.job(self, target, moment), background=background)
+
+    def _save_is_awaited(self) -> bool:
+        """Whether somebody looks at the finished folder right after: a callback, an override, an upload."""
+        listeners = [callback for callback in self.callback_handler.callbacks if listens_to(callback, "on_save")]
+        waits = is_users_own(self, "_save_checkpoint") or not all(is_ours(callback) for callback in listeners)
+        return waits or (self.args.push_to_hub and self.args.hub_strategy != "end")
+
+    def _rotate(self, written: Path) -> None:
+        gone = rotate(
+            self._run_directory(),
+            self.args.save_total_limit,
+            written,
+            self.state.best_model_checkpoint,
+            keep_every=ours(self.args, "keep_every"),
+        )
+        for path in gone:
+            logger.info("Deleted %s (save_total_limit=%s).", path.name, self.args.save_total_limit)
 
     def _run_directory(self) -> Path:
         return Path(self.args.output_dir)
 
-    def _write_checkpoint(self, folder: Path) -> None:
-        self.engine.rest_weights()
-        self.save_model(str(folder), _internal_call=True)
-        if not self.args.save_only_model:
-            self._write_training_state(folder)
-        self.state.stateful_callbacks = callback_states([*self.callback_handler.callbacks, self.control])
-        self.state.save_to_json(folder / "trainer_state.json")
-
-    def _write_training_state(self, folder: Path) -> None:
-        tensors, optimizer = flatten_optimizer(self.optimizer.state_dict(), self._optimizer_parameter_names())
-        random_tensors, random_numbers = random_state()
-        scaler = self.engine.precision.scaler
-        rest = {
-            "optimizer": optimizer,
-            "scheduler": self.lr_scheduler.state_dict() if self.lr_scheduler is not None else None,
-            "scaler": scaler.state_dict() if scaler is not None else None,
-            "random": random_numbers,
-            "data": self._feed.position(),
-            "loss": self.engine.meter.state_dict(),
-            "last_step": self.engine.last_step(),
-        }
-        save_training_state(folder, tensors, random_tensors, rest)
+    def _moment_key(self) -> tuple[Any, ...]:
+        """Equal for two looks at the same moment of a run."""
+        position = self._feed.position()
+        return (self.state.global_step, position["epoch"], position["batches"], len(self.state.log_history))
 
     def _optimizer_parameter_names(self) -> list[str]:
         """Name of each parameter in the order in which the optimizer numbers them."""
@@ -89,62 +117,70 @@ class SavingMethods(EvaluationMethods):
         parameters = [p for group in groups for p in group["params"]]
         return [names.get(id(p), f"unnamed.{index}") for index, p in enumerate(parameters)]
 
-    # ---- reading back
+    # ---- saving when something came in between
 
-    def _resolve_checkpoint(self, wanted: str | Path | bool | None) -> Path | None:
-        """The folder to resume from; ``True`` means the newest of this run."""
-        if wanted is None or wanted is False:
+    def _may_save_unasked(self) -> bool:
+        """Whether checkpoints are wanted at all."""
+        wanted = bool(cadence(self.args, SAVE)) or self.args.save_strategy == "best" or self.args.enable_jit_checkpoint
+        return wanted and self.args.should_save and not self.args.save_only_model
+
+    def _save_where_it_stands(self, run: Run) -> Path | None:
+        """Save the last boundary of an interrupted run: the unfinished step, if any, is undone first."""
+        if run.phase is Phase.UPDATE:
+            self._events.record(
+                "not_saved", "The update of the weights was interrupted; there is no state worth saving.", step=None
+            )
             return None
-        if wanted is True:
-            found = get_last_checkpoint(self._run_directory())
-            if found is None:
-                raise ValueError(
-                    f"resume_from_checkpoint=True, but {self._run_directory()} holds no checkpoint. "
-                    "Start with train() or pass the path of a checkpoint-N folder."
-                )
-            return Path(found)
-        folder = Path(wanted)
-        if not (folder / "trainer_state.json").is_file():
-            raise ValueError(f"{folder} is not a checkpoint: it has no trainer_state.json. Pass a checkpoint-N folder.")
-        return folder
+        # What is under way is about this moment or an earlier one.
+        self._saver.wait()
+        target = checkpoint_path(self._run_directory(), self.state.global_step)
+        if self._saved_moment == self._moment_key() and self._saver.last_saved == target:
+            return target
+        moment = self._last_boundary(run)
+        if run.phase is Phase.STEP:
+            self.engine.boundary.roll_back()
+            self.engine.clear_gradients()
+        self.engine.rest_weights()
+        self._write_moment(moment, background=False)
+        return target if self._saver.last_saved == target else None
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str | Path, model: nn.Module | None = None) -> None:
-        """Weights of a checkpoint into the model."""
-        load_weights(unwrap(model or self.model), resume_from_checkpoint)
+    def _last_boundary(self, run: Run) -> Moment:
+        boundary = self.engine.boundary
+        if run.phase is Phase.STEP:
+            return Moment(boundary.random_state(), self._feed.position(before_last_group=True), boundary.buffers())
+        if self._resumed_random is not None:
+            return Moment(self._resumed_random, self._feed.position())
+        random = boundary.random_state() if run.phase is Phase.EVALUATION else random_state()
+        return Moment(random, self._feed.position())
 
-    def _load_training_state(self, folder: Path) -> dict[str, Any]:
-        """Optimizer, schedule and scaler of a checkpoint; returns the rest (random state, data position)."""
-        tensors, random_tensors, rest = load_training_state(folder)
-        optimizer = unflatten_optimizer(tensors, rest["optimizer"], self._optimizer_parameter_names())
-        self.optimizer.load_state_dict(optimizer)
-        if self.lr_scheduler is not None and rest["scheduler"] is not None:
-            self.lr_scheduler.load_state_dict(rest["scheduler"])
-        if self.engine.precision.scaler is not None and rest["scaler"] is not None:
-            self.engine.precision.scaler.load_state_dict(rest["scaler"])
-        self.engine.meter.load_state_dict(rest["loss"], self.engine.device)
-        self.engine.restore_last_step(rest["last_step"])
-        return {"data": rest["data"], "random": (random_tensors, rest["random"])}
+    def _save_last_boundary_aside(self, run: Run) -> None:
+        """From another thread, while a step is under way: its deadline has passed."""
+        with self.engine.update_lock:
+            if run.phase in (Phase.UPDATE,) or not self._may_save_unasked() or self._saver.busy:
+                return
+            step = self.state.global_step
+            job = self._capture.job(self, checkpoint_path(self._run_directory(), step), self._last_boundary(run))
+            if job.copy is not None:
+                job.copy()
+                job.copy = None
+        self._saver.save(job, background=False)
+        self._events.record("deadline", f"The step takes too long: step {step} was saved as it was before.", step=step)
 
-    def _restore_random_state(self, random: tuple[dict[str, Tensor], dict[str, Any]]) -> None:
-        set_random_state(*random)
-
-    def _restore_callbacks(self, saved: dict[str, Any]) -> None:
-        """Give callbacks back what they had counted; their settings too, when the arguments ask for it."""
-        for callback in self.callback_handler.callbacks:
-            states = saved.get(type(callback).__name__)
-            if states is None or not hasattr(callback, "state"):
-                continue
-            state = states.pop(0) if isinstance(states, list) else states
-            vars(callback).update(state.get("attributes", {}))
-            if self.args.restore_callback_states_from_checkpoint:
-                vars(callback).update(state.get("args", {}))
-
-    def _load_best_model(self) -> None:
-        best = self.state.best_model_checkpoint
-        if best is None:
-            logger.warning("No checkpoint was saved at the best evaluation; the trainer keeps the last model.")
+    def _make_up_for_failed_save(self) -> None:
+        """At the end of training: try again what the disk refused, and say what is not saved."""
+        self._saver.wait()
+        if self._saver.failed_step is None:
             return
-        logger.info(
-            "Loading the best model from %s (%s = %s).", best, self.args.metric_for_best_model, self.state.best_metric
+        for pause in LAST_ATTEMPTS:
+            time.sleep(pause)
+            self._write_moment(Moment(random_state(), self._feed.position()), background=False)
+            if self._saver.failed_step is None:
+                self._events.record("saved_late", "The last checkpoint could be saved after all.", level=logging.INFO)
+                return
+        self._events.record(
+            "lost",
+            f"Step {self.state.global_step} is NOT on disk. The model is still in memory: make room and call "
+            "trainer.save_model('another/place') before the process ends.",
+            step=self.state.global_step,
+            level=logging.ERROR,
         )
-        self._load_from_checkpoint(best)

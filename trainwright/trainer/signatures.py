@@ -31,6 +31,11 @@ def is_users_own(instance: object, name: str) -> bool:
     return name in vars(instance) or not getattr(type(instance), name).__module__.startswith("trainwright.")
 
 
+def is_ours(thing: object) -> bool:
+    """Whether the class of ``thing`` was written in this package."""
+    return type(thing).__module__.startswith("trainwright.")
+
+
 def forward_parameters(model: Any) -> dict[str, inspect.Parameter]:
     """Parameters of ``model.forward``."""
     return dict(inspect.signature(model.forward).parameters)

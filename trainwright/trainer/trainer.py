@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,7 @@ from torch import Tensor, nn
 from trainwright.config import TrainingArguments, adopt_arguments, check_device
 from trainwright.core.callback import CallbackHandler
 from trainwright.core.results import BestRun, TrainOutput
-from trainwright.core.run import Run
 from trainwright.core.state import TrainerControl, TrainerState
-from trainwright.data.feed import TrainFeed, take
 from trainwright.data.loader import close_loader, data_seed
 from trainwright.data.rebuild import resumable_loader
 from trainwright.engines.torch.engine import TorchEngine
@@ -29,9 +26,7 @@ from trainwright.engines.torch.memory import MemoryReport
 from trainwright.engines.torch.precision import Precision, full_eval_dtype
 from trainwright.engines.torch.randomness import enable_full_determinism, set_seed
 from trainwright.engines.torch.targets import base_model
-from trainwright.loop.fit import fit
 from trainwright.trainer.accelerator_view import AcceleratorView
-from trainwright.trainer.bookkeeping import BookkeepingMethods
 from trainwright.trainer.construction import (
     choose_collator,
     choose_processor,
@@ -42,16 +37,15 @@ from trainwright.trainer.construction import (
 )
 from trainwright.trainer.foresight import refuse_unknown_best_metric
 from trainwright.trainer.notes import set_up_notes
-from trainwright.trainer.planning import TrainingPlan, plan_training
+from trainwright.trainer.planning import plan_training
 from trainwright.trainer.preparation import prepared_model
+from trainwright.trainer.running import RunningMethods
 from trainwright.trainer.search import default_objective, default_space, search_hyperparameters
-from trainwright.trainer.signatures import accepted_keywords, overrides
-from trainwright.trainer.steps import StepMethods
 
 logger = logging.getLogger("trainwright")
 
 
-class Trainer(BookkeepingMethods):
+class Trainer(RunningMethods):
     """Train, evaluate and predict with a torch model.
 
     Takes what ``transformers.Trainer`` takes; subclasses may override the same methods.
@@ -199,7 +193,10 @@ class Trainer(BookkeepingMethods):
         trial: Any = None,
         ignore_keys_for_eval: list[str] | None = None,
     ) -> TrainOutput:
-        """Train; ``resume_from_checkpoint=True`` continues from the newest checkpoint of this run.
+        """Train; ``resume_from_checkpoint=True`` continues from the newest good checkpoint of this run.
+
+        ``"auto"`` (or ``TrainingArguments(resume="auto")``) continues if there is one and starts otherwise. A signal
+        or ``max_hours`` ends it with ``Preempted`` (Ctrl-C: ``KeyboardInterrupt``) once everything is saved.
 
         Returns ``TrainOutput(global_step, training_loss, metrics)``.
         """
@@ -208,6 +205,7 @@ class Trainer(BookkeepingMethods):
         if self.model_init is not None:
             self._adopt_model(self.call_model_init(trial))
             self.optimizer = self.lr_scheduler = None
+        self._open_saving()
         checkpoint = self._resolve_checkpoint(resume_from_checkpoint)
         loader = resumable_loader(self.get_train_dataloader(), data_seed(self.args))
         plan = plan_training(self, loader)
@@ -217,16 +215,16 @@ class Trainer(BookkeepingMethods):
         with prepared_model(self) as model:
             self.model_wrapped = model
             self._create_training_tools(plan.max_steps)
-            run = self._build_run(loader, plan, checkpoint, ignore_keys_for_eval)
             self.is_in_train = True
             try:
-                fit(run)
+                self._train_to_the_end(loader, plan, checkpoint, ignore_keys_for_eval)
             except BaseException:
                 self.callback_handler.training_failed()
                 self._memory.stop("train")
                 raise
             finally:
                 self.is_in_train = False
+                self._saver.wait()
                 close_loader(loader)
         return TrainOutput(self.state.global_step, self._summary["train_loss"], self._summary)
 
@@ -241,55 +239,3 @@ class Trainer(BookkeepingMethods):
             self.optimizer = None
         self.create_optimizer_and_scheduler(num_training_steps=max_steps)
         self.engine.attach(self.model_wrapped, self.optimizer, self.lr_scheduler)
-
-    def _build_run(self, loader: Any, plan: TrainingPlan, checkpoint: Path | None, ignore_keys: Any) -> Run:
-        self.state = TrainerState(
-            max_steps=plan.max_steps,
-            num_train_epochs=plan.epochs,
-            train_batch_size=self.args.train_batch_size,
-            is_local_process_zero=self.is_local_process_zero(),
-            is_world_process_zero=self.is_world_process_zero(),
-            is_hyper_param_search=self._search is not None,
-            trial_name=self.hp_name(self._search.trial) if self.hp_name and self._search else None,
-            trial_params=self._search.trial.params if self._search else None,
-        )
-        draw = self._draw_batches if overrides(self, StepMethods, "get_batch_samples") else take
-        accumulation = self.args.gradient_accumulation_steps
-        self._feed = TrainFeed(loader, accumulation, plan.batches_per_epoch, steps_if_unsized=plan.max_steps, draw=draw)
-        if checkpoint is not None:
-            self._continue_from(checkpoint, plan)
-        self.state.compute_steps(self.args, plan.max_steps)
-        self.control = TrainerControl()
-        self.callback_handler.references.update(
-            model=self.model, optimizer=self.optimizer, lr_scheduler=self.lr_scheduler, train_dataloader=loader
-        )
-        self._plan, self._first_step = plan, self.state.global_step
-        self._start_time = time.time()
-        self._tokens_at_start = self.state.num_input_tokens_seen
-        self._log_takes_time = "start_time" in accepted_keywords(self.log, ("start_time",))
-        return Run(
-            args=self.args,
-            state=self.state,
-            control=self.control,
-            callbacks=self.callback_handler,
-            engine=self.engine,
-            feed=self._feed,
-            log=self._log_training,
-            evaluate=lambda: self._evaluate_in_training(ignore_keys),
-            save=self._save_in_training,
-            finish=self._finish,
-            observe_batch=self._observer(),
-            last_logged_step=max((entry["step"] for entry in self.state.log_history if "loss" in entry), default=0),
-        )
-
-    def _continue_from(self, checkpoint: Path, plan: TrainingPlan) -> None:
-        """Put state, optimizer, schedule, data position and random numbers where the checkpoint left them."""
-        saved = TrainerState.load_from_json(checkpoint / "trainer_state.json")
-        saved.max_steps, saved.num_train_epochs = plan.max_steps, plan.epochs
-        saved.train_batch_size = self.args.train_batch_size
-        self.state = saved
-        rest = self._load_training_state(checkpoint)
-        skip = 0 if self.args.ignore_data_skip else rest["data"]["batches"]
-        self._feed.start_at(rest["data"]["epoch"], skip, lambda: self._restore_random_state(rest["random"]))
-        self._restore_callbacks(saved.stateful_callbacks)
-        logger.info("Resuming from %s at step %d.", checkpoint, saved.global_step)

@@ -1,8 +1,8 @@
 """The fields of ``TrainingArguments``, one small dataclass per topic."""
 
 from argparse import SUPPRESS
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import MISSING, dataclass, field
+from typing import Any, cast
 
 from trainwright.config.fields.batch import BatchFields
 from trainwright.config.fields.data import DataFields
@@ -18,10 +18,12 @@ from trainwright.config.fields.precision import PrecisionFields
 from trainwright.config.fields.removed import RemovedFields
 from trainwright.config.fields.saving import SavingFields
 from trainwright.config.fields.schedule import ScheduleFields
+from trainwright.config.fields.survival import SurvivalFields
 
 # Dataclasses collect fields from the last base to the first, so this list reads backwards: saving comes out first.
 TOPICS = (
     RemovedFields,
+    SurvivalFields,
     NativeFields,
     MiscFields,
     HubFields,
@@ -41,6 +43,7 @@ TOPICS = (
 @dataclass(kw_only=True)
 class AllFields(
     RemovedFields,
+    SurvivalFields,
     NativeFields,
     MiscFields,
     HubFields,
@@ -61,7 +64,7 @@ class AllFields(
     _resolution: object | None = field(default=None, repr=False, compare=False, metadata={"help": SUPPRESS})
 
 
-_NATIVE = frozenset(NativeFields.__dataclass_fields__)
+_NATIVE = frozenset((*NativeFields.__dataclass_fields__, *SurvivalFields.__dataclass_fields__))
 
 
 def is_ours(args: Any, name: str) -> bool:
@@ -69,4 +72,13 @@ def is_ours(args: Any, name: str) -> bool:
     return name not in _NATIVE or type(args).__dataclass_fields__[name] is AllFields.__dataclass_fields__[name]
 
 
-__all__ = ["TOPICS", "AllFields", "is_ours"]
+def ours(args: Any, name: str) -> Any:
+    """The value of one of our native arguments, or its default where a subclass uses the name for something else."""
+    own = getattr(type(args), "__dataclass_fields__", {}).get(name)
+    spec = AllFields.__dataclass_fields__[name]
+    if own is spec or (own is None and hasattr(args, name)):
+        return getattr(args, name)
+    return spec.default if spec.default is not MISSING else cast(Any, spec.default_factory)()
+
+
+__all__ = ["TOPICS", "AllFields", "is_ours", "ours"]

@@ -27,7 +27,7 @@ class SavingFields:
     """Save on every machine of a multi-machine run instead of only the first."""
 
     enable_jit_checkpoint: bool = False
-    """Save when the scheduler announces preemption with SIGTERM."""
+    """Saving on preemption is on by default (handle_signals); this also saves when save_strategy is "no"."""
 
     resume_from_checkpoint: str | None = None
     """A checkpoint path for your own script to hand to train(); the Trainer does not read it."""

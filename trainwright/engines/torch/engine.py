@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.core.engine import Portion
+from trainwright.engines.torch.boundary import Boundary
 from trainwright.engines.torch.meter import LossMeter, WeightedMean
+from trainwright.engines.torch.nonfinite import is_bad, rough_size, skips_on_device
 from trainwright.engines.torch.precision import Precision
 from trainwright.engines.torch.schedules import needs_metric
 from trainwright.engines.torch.targets import count_rows
@@ -42,6 +45,12 @@ class TorchEngine:
         self._grad_norm: Tensor | float | None = None
         self._scaler: Any = None
         self._step_lr: float | None = None
+        #: Whether the last step was not finite, and so was not applied: a bool, or 0.0 or 1.0 on the device.
+        self.was_bad: bool | Tensor = False
+        #: Held while weights change; whoever copies them from another thread takes it.
+        self.update_lock = threading.Lock()
+        #: Waits until a copy that is under way no longer needs the weights as they are.
+        self.wait_for_copy: Callable[[], None] = _nothing
 
     def attach(self, model: nn.Module, optimizer: Any, scheduler: Any) -> None:
         """Take the model as it will be called, and what updates it."""
@@ -54,8 +63,14 @@ class TorchEngine:
         # A second train() of the same Trainer is a run of its own.
         self.meter = LossMeter(skip_nonfinite=self.meter.skip_nonfinite)
         self._grad_norm = self._step_lr = None
+        self.was_bad = False
+        self._skips_on_device = skips_on_device(optimizer)
+        self.boundary = Boundary(model)
 
     # ---- one optimizer step, in the order the loop calls it
+
+    def mark_boundary(self) -> None:
+        self.boundary.mark()
 
     def count_targets(self, batch: Any) -> Any:
         return self._count_targets(batch)
@@ -69,7 +84,7 @@ class TorchEngine:
             loss = self.precision.scaler.scale(loss)
         loss.backward()
 
-    def finish_gradients(self, *, norm_wanted: bool) -> None:
+    def finish_gradients(self, loss: Tensor | None, *, norm_wanted: bool) -> None:
         self._scaler = self.precision.scaler
         if self._scaler is not None and all(p.grad is None for p in self.parameters):
             # A step without a target: the scaler refuses what has no gradients.
@@ -77,28 +92,50 @@ class TorchEngine:
         if self._scaler is not None:
             self._scaler.unscale_(self.optimizer)
         if self.max_grad_norm > 0:
-            self._grad_norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
-        elif norm_wanted:
-            gradients = [p.grad for p in self.parameters if p.grad is not None]
-            self._grad_norm = nn.utils.get_total_norm(gradients)
+            norm = self._grad_norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
         else:
-            self._grad_norm = None
+            gradients = [p.grad for p in self.parameters if p.grad is not None]
+            norm = nn.utils.get_total_norm(gradients) if norm_wanted else rough_size(gradients)
+            self._grad_norm = norm if norm_wanted else None
+        # With a scaler infinite gradients are its business: it looks for the largest scale that works.
+        self.was_bad = is_bad(loss, norm if self._scaler is None else 0.0)
 
     def apply_update(self) -> None:
-        scaler = self._scaler
-        if scaler is None:
+        self.wait_for_copy()
+        with self.update_lock:
+            applied = self._update() if self._scaler is None else self._update_scaled(self._scaler)
+            self._step_lr = self.learning_rate()
+            if applied and self.scheduler is not None and not self._steps_with_metric:
+                self._advance_schedule()
+
+    def _update(self) -> bool:
+        """Step the optimizer unless the step is bad. The schedule moves on either way: the step was taken from it."""
+        bad = self.was_bad
+        if isinstance(bad, Tensor) and not self._skips_on_device:
+            # The one place where such an optimizer waits for the device.
+            bad = self.was_bad = bool(bad)
+        if isinstance(bad, Tensor):
+            self.optimizer.found_inf, self.optimizer.grad_scale = bad, None
             self.optimizer.step()
+            self.optimizer.found_inf = None
+            self.boundary.restore_buffers(where=bad)
+        elif bad:
+            self.boundary.restore_buffers()
         else:
-            scale_before = scaler.get_scale()
+            self.optimizer.step()
+        return True
+
+    def _update_scaled(self, scaler: Any) -> bool:
+        """The same with fp16's scaler, which skips overflows by itself; then the schedule waits too, as in HF."""
+        self.was_bad = bool(self.was_bad)
+        before = scaler.get_scale()
+        if not self.was_bad:
             scaler.step(self.optimizer)
-            scaler.update()
-            if scaler.get_scale() < scale_before:
-                # The gradients overflowed and the optimizer was not called: the schedule waits too, as in HF.
-                self._step_lr = self.learning_rate()
-                return
-        self._step_lr = self.learning_rate()
-        if self.scheduler is not None and not self._steps_with_metric:
-            self._advance_schedule()
+        scaler.update()
+        overflowed = scaler.get_scale() < before
+        if self.was_bad:
+            self.boundary.restore_buffers()
+        return not overflowed
 
     def _advance_schedule(self) -> None:
         """Step the schedule; a rate that a callback set holds until the schedule's own value changes."""
@@ -144,11 +181,15 @@ class TorchEngine:
         logs["learning_rate"] = float(rate)
         return logs
 
-    def last_step(self) -> dict[str, float | None]:
-        """What the next log says of the last step, for a checkpoint; waits for the device."""
-        return {
-            "grad_norm": None if self._grad_norm is None else float(self._grad_norm),
-            "learning_rate": None if self._step_lr is None else float(self._step_lr),
+    def last_step(self) -> Callable[[], dict[str, float | None]]:
+        """What the next log says of the last step, for a checkpoint; calling the answer waits for the device."""
+        norm, rate = self._grad_norm, self._step_lr
+        if isinstance(rate, Tensor):
+            # A compiled optimizer's rate is written in place.
+            rate = rate.clone()
+        return lambda: {
+            "grad_norm": None if norm is None else float(norm),
+            "learning_rate": None if rate is None else float(rate),
         }
 
     def restore_last_step(self, saved: dict[str, float | None]) -> None:
@@ -176,6 +217,10 @@ class TorchEngine:
 
     def weighted_mean(self) -> WeightedMean:
         return WeightedMean()
+
+
+def _nothing() -> None:
+    pass
 
 
 def move(value: Any, device: torch.device) -> Any:

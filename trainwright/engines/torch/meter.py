@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -75,20 +76,20 @@ class LossMeter:
             self.read()
         return self.total / self.total_steps if self.total_steps else math.nan
 
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps, as JSON; reading it waits for the device, as saving does anyway."""
+    def state(self) -> Callable[[], dict[str, Any]]:
+        """What a checkpoint keeps, as JSON; only the call of the answer waits for the device."""
         if self._recent:
             self._fold()
-        return {
-            "sum": None if self._sum is None else float(self._sum),
-            "finite": None if self._finite is None else int(self._finite),
-            "steps": self._steps,
-            "total": self.total,
-            "total_steps": self.total_steps,
+        total, finite = self._sum, self._finite
+        counts = {"steps": self._steps, "total": self.total, "total_steps": self.total_steps}
+        return lambda: {
+            "sum": None if total is None else float(total),
+            "finite": None if finite is None else int(finite),
+            **counts,
         }
 
     def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
-        """Continue where ``state_dict`` left off, so that the first log after a resume covers its whole interval."""
+        """Continue where ``state`` left off, so that the first log after a resume covers its whole interval."""
         self._recent.clear()
         if state["sum"] is not None:
             self._sum = torch.tensor(state["sum"], dtype=torch.float64, device=device)

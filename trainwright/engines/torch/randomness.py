@@ -32,22 +32,45 @@ def enable_full_determinism(seed: int) -> None:
     torch.backends.cudnn.benchmark = False
 
 
-def random_state() -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """State of all generators: arrays as tensors, the rest as JSON."""
-    version, words, gauss = random.getstate()
-    kind, keys, position, has_gauss, cached = np.random.get_state()
+def torch_states() -> dict[str, Tensor]:
+    """State of torch's generators, one for each device in use."""
+    states = {"torch": torch.get_rng_state()}
+    if torch.cuda.is_initialized():
+        states |= {f"cuda.{index}": state for index, state in enumerate(torch.cuda.get_rng_state_all())}
+    return states
+
+
+def restore_torch(states: dict[str, Tensor]) -> None:
+    """Inverse of :func:`torch_states`; GPU states only where there are as many GPUs as there were."""
+    torch.set_rng_state(states["torch"])
+    devices = [states[f"cuda.{index}"] for index in range(len(states)) if f"cuda.{index}" in states]
+    if devices and torch.cuda.is_available() and len(devices) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(devices)
+
+
+def as_stored(python: Any, array: Any, torch_part: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """States as a checkpoint keeps them: arrays as tensors, the rest as JSON."""
+    version, words, gauss = python
     tensors = {
         "python": torch.tensor(words, dtype=torch.int64),
-        "numpy": torch.from_numpy(np.asarray(keys).astype(np.int64)),
-        "torch": torch.get_rng_state(),
+        "numpy": torch.from_numpy(array["state"]["key"].astype(np.int64)),
+        **torch_part,
     }
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        tensors |= {f"cuda.{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
     numbers = {
         "python": {"version": version, "gauss": gauss},
-        "numpy": {"kind": str(kind), "position": int(position), "has_gauss": int(has_gauss), "cached": float(cached)},
+        "numpy": {
+            "kind": array["bit_generator"],
+            "position": int(array["state"]["pos"]),
+            "has_gauss": int(array["has_gauss"]),
+            "cached": float(array["gauss"]),
+        },
     }
     return tensors, numbers
+
+
+def random_state() -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """State of all generators as they are now."""
+    return as_stored(random.getstate(), np.random.get_state(legacy=False), torch_states())
 
 
 def set_random_state(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
@@ -56,7 +79,4 @@ def set_random_state(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> Non
     random.setstate((python["version"], tuple(tensors["python"].tolist()), python["gauss"]))
     keys = tensors["numpy"].numpy().astype(np.uint32)
     np.random.set_state((array["kind"], keys, array["position"], array["has_gauss"], array["cached"]))
-    torch.set_rng_state(tensors["torch"])
-    devices = [tensors[f"cuda.{i}"] for i in range(len(tensors)) if f"cuda.{i}" in tensors]
-    if devices and torch.cuda.is_available() and len(devices) == torch.cuda.device_count():
-        torch.cuda.set_rng_state_all(devices)
+    restore_torch({name: tensor for name, tensor in tensors.items() if name == "torch" or name.startswith("cuda.")})

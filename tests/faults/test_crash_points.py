@@ -1,0 +1,89 @@
+"""Whatever kills a process during a save: the next one finds a good checkpoint and ends with the same bits."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RUNNER = Path(__file__).with_name("runner.py")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """In memory where there is such a place: what is tested is the order of operations, not how long fsync takes."""
+    memory = Path("/dev/shm")
+    place = Path(tempfile.mkdtemp(prefix="trainwright-", dir=memory if memory.is_dir() else None))
+    yield place
+    shutil.rmtree(place)
+
+
+def run(*words: object) -> dict[str, Any]:
+    command = [sys.executable, str(RUNNER), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=800, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def assert_survives(folder: Path, points: list[int]) -> None:
+    results = run("crash", folder, *points)["results"]
+    assert len(results) == len(points)
+    for result in results:
+        assert result["first"] == 77, f"the process did not get to operation {result['point']}"
+        assert result["second"] == 0, result
+        assert result["equal"], result
+        assert result["leftovers"] == [], result
+
+
+@pytest.fixture
+def operations(folder: Path) -> list[tuple[str, str]]:
+    return [(name, Path(where).name) for name, where in run("count", folder)["operations"]]
+
+
+def test_sampled_operations(folder: Path, operations: list[tuple[str, str]]) -> None:
+    """Around each rename, the first and last operation, and every ninth."""
+    renames = {n for n, (name, _) in enumerate(operations, 1) if name == "rename"}
+    points = {1, len(operations), *range(4, len(operations), 13)} | {min(n + 1, len(operations)) for n in renames}
+    assert_survives(folder, sorted(points | renames))
+
+
+@pytest.mark.full
+def test_every_operation(folder: Path, operations: list[tuple[str, str]]) -> None:
+    assert_survives(folder, list(range(1, len(operations) + 1)))
+
+
+def test_nothing_is_published_before_it_is_on_disk(operations: list[tuple[str, str]]) -> None:
+    """For every checkpoint: each file is forced out before the rename, the manifest last, then folder and parent."""
+    saves: list[list[tuple[str, str]]] = [[]]
+    for name, where in operations:
+        if name == "mkdir" and saves[-1]:
+            saves.append([])
+        saves[-1].append((name, where))
+    assert len(saves) == 4
+    for save in saves:
+        rename = next(n for n, (name, where) in enumerate(save) if name == "rename" and where.endswith(".writing"))
+        before = save[:rename]
+        written = [where for name, where in before if name == "write"]
+        forced = [where for name, where in before if name == "fsync"]
+        assert set(written) <= set(forced)
+        for where in set(written):
+            last_write = max(n for n, entry in enumerate(before) if entry == ("write", where))
+            assert ("fsync", where) in before[last_write:]
+        assert written[-1] == "manifest.json"
+        assert before[-1][0] == "fsync"
+        assert before[-1][1].endswith(".writing"), "the folder itself is forced out last"
+
+
+def test_twenty_kills_at_random_moments(folder: Path, seed: int) -> None:
+    outcome = run("kill", folder, seed, 20)
+    assert outcome["wrong"] == []
+    assert outcome["kills"] >= 20
+    assert outcome["ends"] >= 1

@@ -1,0 +1,208 @@
+"""A second pair of eyes: when a run falls silent, write down where every thread stands."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import statistics
+import sys
+import sysconfig
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from trainwright.core.callback import TrainerCallback
+from trainwright.core.events import RunEvents
+from trainwright.core.state import TrainerControl, TrainerState
+
+EXIT_CODE = 70
+"""What a process ends with when it was found stuck (EX_SOFTWARE)."""
+
+_TIMES_MEDIAN = 10
+_PERIODS_KEPT = 64
+_PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
+_STANDARD_LIBRARY = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
+
+_STARTING = "starting"
+_IN_STEP = "in a training step"
+_WAITING = "waiting for data"
+_EVALUATING = "evaluating"
+_SAVING = "saving"
+
+
+class WatchdogCallback(TrainerCallback):
+    """Writes all stacks to ``stacks-<n>.txt`` when no event came for ``seconds``, or ten median steps if that is more.
+
+    One report for each silence. ``exit_process`` also ends the process, so that whatever launched it starts it again.
+    Code that blocks while it holds Python's global lock cannot be seen from inside the process.
+    """
+
+    # Others may switch evaluating and saving on; the phase that follows a step depends on it.
+    listens_last = True
+
+    def __init__(self, events: RunEvents, seconds: float = 120.0, exit_process: bool = False) -> None:
+        if seconds <= 0:
+            raise ValueError(f"seconds={seconds} must be positive; leave the watchdog out to switch it off.")
+        self.events = events
+        self.seconds = seconds
+        self.exit_process = exit_process
+        self._folder = Path(".")
+        self._state = TrainerState()
+        self._watched_thread = 0
+        self._phase = _STARTING
+        self._stop: threading.Event | None = None
+        self._watcher: threading.Thread | None = None
+        self._forget_times()
+
+    # ---- signs of life: plain assignments, since some of them come with every step
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._end_watch()
+        self._folder, self._state = Path(args.output_dir), state
+        self._watched_thread = threading.get_ident()
+        self._forget_times()
+        self._phase = _EVALUATING if args.eval_on_start else _WAITING
+        self._stop = threading.Event()
+        self._watcher = threading.Thread(
+            target=self._watch, args=(self._stop,), name="trainwright-watchdog", daemon=True
+        )
+        self._watcher.start()
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._end_watch()
+
+    def on_train_failed(self) -> None:
+        """Called when training raises."""
+        self._end_watch()
+
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._phase, self._beat = _WAITING, time.monotonic()
+
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        now = time.monotonic()
+        self._phase, self._beat = _IN_STEP, now
+        if self._step_began:
+            # From one step to the next, waiting for data included; the median forgets evaluations in between.
+            self._periods[self._steps % _PERIODS_KEPT] = now - self._step_began
+            self._steps += 1
+        self._step_began = now
+
+    def on_substep_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._beat = time.monotonic()
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._phase, self._beat = _next_phase(control), time.monotonic()
+
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._phase, self._beat = _next_phase(control), time.monotonic()
+
+    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._phase, self._beat = _EVALUATING, time.monotonic()
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._phase, self._beat = _SAVING if control.should_save else _WAITING, time.monotonic()
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._phase, self._beat = _WAITING, time.monotonic()
+
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._beat = time.monotonic()
+
+    # ---- the watching thread
+
+    def _forget_times(self) -> None:
+        self._beat = time.monotonic()
+        self._step_began = 0.0
+        self._steps = 0
+        self._periods = [0.0] * _PERIODS_KEPT
+
+    def _end_watch(self) -> None:
+        if self._stop is not None:
+            self._stop.set()
+        if self._watcher is not None and self._watcher is not threading.current_thread():
+            self._watcher.join(timeout=5)
+        self._stop = self._watcher = None
+
+    def limit(self) -> float:
+        """The longest silence that is still taken for work, in seconds."""
+        known = self._periods[: min(self._steps, _PERIODS_KEPT)]
+        return max(self.seconds, _TIMES_MEDIAN * statistics.median(known)) if known else self.seconds
+
+    def _watch(self, stop: threading.Event) -> None:
+        reported = asleep_until = 0.0
+        checked = time.monotonic()
+        pause = min(max(self.seconds / 20, 0.005), 1.0)
+        while not stop.wait(pause):
+            now, beat = time.monotonic(), self._beat
+            if now - checked > pause + self.seconds / 2:
+                # This thread was held up as well: the whole process was suspended, which is nobody's fault.
+                asleep_until = now
+            checked = now
+            silence = now - max(beat, asleep_until)
+            if beat != reported and silence > self.limit():
+                reported = beat
+                self._report(silence)
+
+    def _report(self, silence: float) -> None:
+        phase = self._phase
+        place = waiting_place(sys._current_frames().get(self._watched_thread))
+        path = self._write_stacks()
+        stacks = "the stacks could not be written" if path is None else f"all stacks are in {path}"
+        self.events.record(
+            "stuck",
+            f"No sign of life for {silence:.3g} s while {phase}, in {place}; {stacks}.",
+            step=self._state.global_step,
+            phase=phase,
+            place=place,
+            seconds=round(silence, 3),
+            file=None if path is None else path.name,
+        )
+        if self.exit_process:
+            # The thread that hangs cannot be ended any other way.
+            os._exit(EXIT_CODE)
+
+    def _write_stacks(self) -> Path | None:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            number = 1
+            while (path := self._folder / f"stacks-{number}.txt").exists():
+                number += 1
+            with path.open("x", encoding="utf-8") as file:
+                faulthandler.dump_traceback(file=file, all_threads=True)
+        except OSError:
+            # A full or vanished disk may be what the run hangs on; the event is recorded all the same.
+            return None
+        return path
+
+
+def _next_phase(control: TrainerControl) -> str:
+    """What the loop does after a step or an epoch."""
+    return _EVALUATING if control.should_evaluate else _SAVING if control.should_save else _WAITING
+
+
+def waiting_place(frame: FrameType | None) -> str:
+    """Where a thread stands, in words: the user's innermost function that the library called, or whatever waits."""
+    if frame is None:
+        return "a thread that has ended"
+    innermost = frame
+    users: FrameType | None = None
+    called_by_us = False
+    while frame is not None:
+        if os.path.realpath(frame.f_code.co_filename).startswith(_PACKAGE):
+            called_by_us = True
+            break
+        if users is None and not _is_installed(frame.f_code.co_filename):
+            users = frame
+        frame = frame.f_back
+    # A script's own `trainer.train()` lies outside of what the library called and says nothing.
+    shown = users if users is not None and called_by_us else innermost
+    return f"{shown.f_code.co_qualname} ({shown.f_code.co_filename}:{shown.f_lineno})"
+
+
+def _is_installed(file: str) -> bool:
+    """Whether code comes with Python or a package, or was made up at run time."""
+    path = os.path.realpath(file)
+    packages = {"site-packages", "dist-packages"} & set(Path(path).parts)
+    return bool(packages) or path.startswith(_STANDARD_LIBRARY) or file.startswith("<")

@@ -1,0 +1,238 @@
+"""Writes checkpoints while training goes on: one at a time, whole or not at all.
+
+    training thread                          background thread
+    fill: small files into the staging folder
+    copy tensors to main memory              (or here, until the next update of the weights)
+    go on training                           write, hash, fsync
+                                             manifest, rename, fsync the parent
+                                             let older checkpoints go
+
+A save that fails leaves nothing behind, touches no older checkpoint, is recorded as an event, and training goes on.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trainwright.checkpoint.durable import (
+    Chunk,
+    FileFacts,
+    discard,
+    publish,
+    staging_of,
+    sync_file,
+    sync_folder,
+    write_file,
+    write_text,
+)
+from trainwright.checkpoint.manifest import NAME as MANIFEST
+from trainwright.checkpoint.manifest import has_manifest, write_manifest
+from trainwright.core.events import RunEvents
+
+#: A network drive may answer again in a moment.
+_PASSING = {errno.EIO, errno.EAGAIN, errno.ETIMEDOUT, errno.ESTALE, errno.EINTR}
+_WAITS = (0.5, 2.0)
+_SMALL_FILES = 2**20
+
+
+@dataclass
+class SaveJob:
+    """One checkpoint to write."""
+
+    target: Path
+    step: int
+    #: Called in the training thread with the staging folder: what must not be left to a background thread.
+    fill: Callable[[Path], None]
+    #: Tensors for each file, in main memory once ``copy`` has run.
+    tensors: dict[str, Callable[[], list[Chunk]]] = field(default_factory=dict)
+    texts: dict[str, Callable[[], str]] = field(default_factory=dict)
+    #: What ``tensors`` will take on disk.
+    size: int = 0
+    #: Copies tensors to main memory; False if they were changed meanwhile, so that the copy is of no use.
+    copy: Callable[[], bool] | None = None
+    #: Further files from the copies, written by somebody else's code.
+    finish: Callable[[Path], None] | None = None
+
+
+class TornCopy(RuntimeError):
+    """Weights changed while they were copied."""
+
+
+class Saver:
+    """At most one checkpoint in flight; ``wait`` before anything that needs it."""
+
+    def __init__(self, events: RunEvents, after: Callable[[Path], None] = lambda path: None) -> None:
+        self._events = events
+        self._after = after
+        self._thread: threading.Thread | None = None
+        self._copied = threading.Event()
+        self._copied.set()
+        #: The step whose save failed and was not made up for since.
+        self.failed_step: int | None = None
+        self.last_saved: Path | None = None
+        #: A copy was torn: copy in the training thread from now on.
+        self.copies_at_once = False
+
+    @property
+    def busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def save(self, job: SaveJob, *, background: bool) -> None:
+        """Begin to write ``job`` after the one in flight; returns when the rest needs no training thread."""
+        self.wait()
+        if not self._begin(job):
+            return
+        if job.copy is not None and (self.copies_at_once or not background):
+            job.copy()
+            job.copy = None
+        if not background:
+            self._run(job)
+            return
+        if job.copy is not None:
+            self._copied.clear()
+        self._thread = threading.Thread(target=self._run, args=(job,), name="trainwright-save")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until nothing is being written."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def wait_for_copy(self) -> None:
+        """Until weights may be changed again; this comes with every step."""
+        if not self._copied.is_set():
+            self._copied.wait()
+
+    def _begin(self, job: SaveJob) -> bool:
+        """Check the room and let the training thread write its part; False if that failed."""
+        try:
+            job.target.parent.mkdir(parents=True, exist_ok=True)
+            needed = int(job.size * 1.02) + _SMALL_FILES
+            free = shutil.disk_usage(job.target.parent).free
+            if free < needed:
+                raise OSError(errno.ENOSPC, f"needs {megabytes(needed)}, {megabytes(free)} are free")
+            staging = staging_of(job.target)
+            discard(staging)
+            staging.mkdir()
+            job.fill(staging)
+        except (OSError, _library_error()) as error:
+            self._give_up(job, error)
+            return False
+        return True
+
+    def _run(self, job: SaveJob) -> None:
+        started = time.monotonic()
+        try:
+            if job.copy is not None and not job.copy():
+                self.copies_at_once = True
+                raise TornCopy("something changed the weights between two steps while they were copied")
+            self._copied.set()
+            self._write_with_patience(job)
+            self._spare_what_is_not_ours(job)
+            publish(staging_of(job.target), job.target)
+        except Exception as error:
+            # Anything: a failed save must not end a run that is otherwise well.
+            self._give_up(job, error)
+            return
+        finally:
+            self._copied.set()
+        self.failed_step = None
+        self.last_saved = job.target
+        seconds = round(time.monotonic() - started, 3)
+        self._events.record(
+            "saved", f"{job.target.name} is on disk.", step=job.step, level=logging.DEBUG, seconds=seconds
+        )
+        self._let_older_ones_go(job)
+
+    def _spare_what_is_not_ours(self, job: SaveJob) -> None:
+        """Another library's folder of the same name keeps its files, under another name."""
+        if not job.target.exists() or has_manifest(job.target):
+            return
+        number = 1
+        while (spared := job.target.with_name(f"{job.target.name}.other-{number}")).exists():
+            number += 1
+        os.rename(job.target, spared)
+        self._events.record(
+            "renamed", f"{job.target.name} was there and is not ours: it is called {spared.name} now.", step=job.step
+        )
+
+    def _let_older_ones_go(self, job: SaveJob) -> None:
+        try:
+            self._after(job.target)
+        except OSError as error:
+            self._events.record("rotation_failed", f"An old checkpoint could not be deleted: {error}.", step=job.step)
+
+    def _write_with_patience(self, job: SaveJob) -> None:
+        for pause in (*_WAITS, None):
+            try:
+                self._write(job)
+                return
+            except OSError as error:
+                if pause is None or error.errno not in _PASSING:
+                    raise
+                time.sleep(pause)
+
+    def _write(self, job: SaveJob) -> None:
+        staging = staging_of(job.target)
+        files: dict[str, FileFacts] = {}
+        for name, chunks in job.tensors.items():
+            files[name] = write_file(staging / name, chunks())
+        for name, text in job.texts.items():
+            files[name] = write_text(staging / name, text())
+        if job.finish is not None:
+            job.finish(staging)
+        files |= _adopted(staging, files)
+        write_manifest(staging, files, job.step)
+
+    def _give_up(self, job: SaveJob, error: BaseException) -> None:
+        discard(staging_of(job.target))
+        self.failed_step = job.step
+        reason = _in_words(error)
+        self._events.record(
+            "save_failed",
+            f"{job.target.name} was NOT saved: {reason}. Training goes on; older checkpoints are untouched.",
+            step=job.step,
+            level=logging.ERROR,
+            error=type(error).__name__,
+        )
+
+
+def _adopted(staging: Path, known: Mapping[str, FileFacts]) -> dict[str, FileFacts]:
+    """Files in ``staging`` that other code wrote, forced to disk like ours."""
+    found: dict[str, FileFacts] = {}
+    for path in sorted(staging.rglob("*")):
+        name = path.relative_to(staging).as_posix()
+        if path.is_dir():
+            sync_folder(path)
+        elif name not in known and name != MANIFEST:
+            found[name] = sync_file(path)
+    return found
+
+
+def _in_words(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"the disk is full ({error.strerror})"
+    if isinstance(error, OSError) and error.strerror:
+        where = f" ({error.filename})" if error.filename else ""
+        return f"{error.strerror}{where}"
+    return f"{type(error).__name__}: {error}"
+
+
+def _library_error() -> type[Exception]:
+    """safetensors reports a full disk as an error of its own."""
+    from safetensors import SafetensorError
+
+    return SafetensorError
+
+
+def megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"

@@ -1,0 +1,98 @@
+"""Commands about checkpoints: verify, import, export."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from trainwright.cli.app import BAD_USAGE, FAILED, app
+
+
+class Format(StrEnum):
+    """Whose checkpoints."""
+
+    hf = "hf"
+
+
+@app.command()
+def verify(
+    folder: Annotated[Path, typer.Argument(help="A run directory, or one checkpoint.", exists=True, file_okay=False)],
+) -> None:
+    """Check every file of a run's checkpoints against what was written; exit code 1 if any is damaged."""
+    from trainwright.checkpoint.directory import list_checkpoints
+    from trainwright.checkpoint.manifest import has_manifest, problems_of
+
+    checkpoints = [folder] if has_manifest(folder) else list_checkpoints(folder)
+    if not checkpoints:
+        typer.echo(f"{folder} holds no finished checkpoint.", err=True)
+        raise typer.Exit(BAD_USAGE)
+    damaged = 0
+    for path in checkpoints:
+        problems = problems_of(path)
+        damaged += bool(problems)
+        typer.echo(f"{path.name}: {'; '.join(problems) if problems else 'good'}")
+    if damaged:
+        raise typer.Exit(FAILED)
+
+
+@app.command("import")
+def import_foreign(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            help="A checkpoint-N folder of transformers' Trainer, or a .ckpt file of Lightning.", exists=True
+        ),
+    ],
+    output: Annotated[
+        Path | None, typer.Option(help="The folder to write.", show_default="imported/checkpoint-N beside it")
+    ] = None,
+    strip_prefix: Annotated[
+        str | None, typer.Option(help="Lightning: what to take off the weights' names, for example model.")
+    ] = None,
+) -> None:
+    """Turn another library's checkpoint into one to resume from; nothing in it is run, the original stays."""
+    from trainwright.checkpoint.interchange.importing import import_checkpoint
+
+    try:
+        done = import_checkpoint(path, output, strip_prefix=strip_prefix)
+    except (ValueError, OSError) as error:
+        _fail(error)
+    typer.echo(f"Imported step {done.step} of a {done.library} run into {done.folder}.")
+    _tell(done.notes)
+    typer.echo(f'Go on with: trainer.train(resume_from_checkpoint="{done.folder}")')
+
+
+@app.command()
+def export(
+    checkpoint: Annotated[
+        Path, typer.Argument(help="A checkpoint-N folder of trainwright.", exists=True, file_okay=False)
+    ],
+    to: Annotated[Format, typer.Option("--to", help="hf: a folder that transformers' Trainer resumes from.")],
+    output: Annotated[
+        Path | None, typer.Option(help="The folder to write.", show_default="exported/checkpoint-N beside it")
+    ] = None,
+) -> None:
+    """Write a checkpoint in another library's format; the original stays."""
+    from trainwright.checkpoint.interchange.to_transformers import export_checkpoint
+
+    try:
+        done = export_checkpoint(checkpoint, output)
+    except (ValueError, OSError) as error:
+        _fail(error)
+    typer.echo(f"Exported step {done.step} into {done.folder}.")
+    _tell(done.notes)
+    typer.echo(f'Go on with: transformers.Trainer(...).train(resume_from_checkpoint="{done.folder}")')
+
+
+def _fail(error: Exception) -> NoReturn:
+    """Say what went wrong and leave with the code that fits."""
+    typer.echo(f"Error: {error}", err=True)
+    raise typer.Exit(BAD_USAGE if isinstance(error, FileExistsError) else FAILED) from None
+
+
+def _tell(notes: list[str]) -> None:
+    for note in notes:
+        typer.echo(f"Note: {note}.")

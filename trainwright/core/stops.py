@@ -1,0 +1,147 @@
+"""Requests to stop: signals, and the time a run may take.
+
+A signal handler only sets a flag; the loop looks at it where stopping is clean: between steps, between evaluation
+batches, while it waits for data. A helper thread hears of a signal at once, even while the main thread is inside a long
+computation, and asks for a save of the last finished step when the deadline passes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+from trainwright.core.errors import StopRequested
+
+logger = logging.getLogger("trainwright")
+
+_NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
+#: Whoever presses Ctrl-C this often wants out now, checkpoint or not.
+_IMPATIENT = 3
+_QUIT = b"\0"
+
+
+class StopRequests:
+    """A context in which signals and time ask for a stop instead of ending the process.
+
+    >>> with StopRequests(handle_signals=False, max_seconds=None) as stops:
+    ...     stops.raise_if_asked()   # nothing was asked for
+    """
+
+    def __init__(
+        self,
+        *,
+        handle_signals: bool = True,
+        max_seconds: float | None = None,
+        deadline: float = 20.0,
+        on_deadline: Callable[[], None] | None = None,
+    ) -> None:
+        self._handle_signals = handle_signals
+        self._max_seconds = max_seconds
+        self._deadline = deadline
+        self._on_deadline = on_deadline
+        self._received: int | None = None
+        self._interrupts = 0
+        self._served = False
+        self._previous: dict[int, Any] = {}
+        self._listener: _Listener | None = None
+
+    def __enter__(self) -> StopRequests:
+        self._began = time.monotonic()
+        if self._handle_signals:
+            self._install()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        if self._received is not None and not self._served and error is None:
+            # It came when there was nothing left to stop: now it is for whoever handled it before.
+            signal.raise_signal(self._received)
+
+    def _install(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            logger.warning(
+                "train() runs outside the main thread, where Python delivers no signals: SIGTERM will not save. "
+                "Stop it through control.should_training_stop or max_hours."
+            )
+            return
+        for name in _NAMES:
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) is not None:
+                self._previous[number] = signal.signal(number, self._note)
+        if self._on_deadline is not None:
+            self._listener = _Listener.start(self._previous, self._deadline, self._on_deadline)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self._received is None:
+            self._received = number
+        if number == signal.SIGINT:
+            self._interrupts += 1
+            if self._interrupts >= _IMPATIENT:
+                raise KeyboardInterrupt
+
+    @property
+    def asked(self) -> bool:
+        """Whether a stop is wanted."""
+        return self._received is not None or self._time_is_up()
+
+    def raise_if_asked(self) -> None:
+        """Leave the loop if a stop is wanted."""
+        if self._received is not None:
+            self._served = True
+            raise StopRequested(signal.Signals(self._received).name, by_keyboard=self._received == signal.SIGINT)
+        if self._time_is_up():
+            assert self._max_seconds is not None
+            raise StopRequested(f"max_hours={self._max_seconds / 3600:g}")
+
+    def _time_is_up(self) -> bool:
+        return self._max_seconds is not None and time.monotonic() - self._began >= self._max_seconds
+
+
+class _Listener:
+    """Hears of signals through the wake-up pipe, which the C handler writes to at once."""
+
+    def __init__(self, numbers: set[int], deadline: float, act: Callable[[], None]) -> None:
+        self._numbers, self._deadline, self._act = numbers, deadline, act
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="trainwright-deadline", daemon=True)
+
+    @staticmethod
+    def start(numbers: Any, deadline: float, act: Callable[[], None]) -> _Listener | None:
+        listener = _Listener(set(numbers), deadline, act)
+        before = signal.set_wakeup_fd(listener._writer, warn_on_full_buffer=False)
+        if before != -1:
+            # Somebody (an event loop) listens already: leave it to them and do without the deadline.
+            signal.set_wakeup_fd(before)
+            os.close(listener._reader)
+            os.close(listener._writer)
+            return None
+        listener._thread.start()
+        return listener
+
+    def _listen(self) -> None:
+        while (heard := os.read(self._reader, 1)) != _QUIT:
+            if heard[0] in self._numbers:
+                if not self._over.wait(self._deadline):
+                    self._act()
+                return
+
+    def close(self) -> None:
+        signal.set_wakeup_fd(-1)
+        self._over.set()
+        os.write(self._writer, _QUIT)
+        self._thread.join(timeout=30)
+        os.close(self._reader)
+        os.close(self._writer)

@@ -1,0 +1,144 @@
+"""Steps whose loss or gradient is NaN or infinite: kept away from the weights, counted, reported."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainwright.core.callback import TrainerCallback
+from trainwright.core.errors import NonFiniteError, Rewind
+from trainwright.core.events import RunEvents
+from trainwright.core.state import ExportableState
+
+
+def is_bad(loss: Tensor | None, norm: Tensor | float) -> bool | Tensor:
+    """Whether a step must not be applied: a bool on the CPU, elsewhere 0.0 or 1.0 on the device, so nothing waits."""
+    if isinstance(norm, Tensor) and not norm.is_cpu:
+        # The sum is finite if and only if both are: inf - inf is NaN.
+        total = norm if loss is None else norm + loss.to(norm.device)
+        return torch.isfinite(total).logical_not_().to(torch.float32)
+    return not (math.isfinite(norm) and (loss is None or math.isfinite(loss)))
+
+
+def rough_size(gradients: list[Tensor]) -> Tensor | float:
+    """A number that is finite if and only if all gradients are; cheaper than their norm, which nobody asked for."""
+    if not gradients:
+        return 0.0
+    first = gradients[0]
+    if any(gradient.dtype != first.dtype or gradient.device != first.device for gradient in gradients):
+        return torch.nn.utils.get_total_norm(gradients)
+    return torch.stack(torch._foreach_norm(gradients)).sum()
+
+
+def skips_on_device(optimizer: Any) -> bool:
+    """Whether the optimizer's kernel takes ``found_inf`` and then leaves everything as it is (torch's fused ones)."""
+    return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
+
+
+@dataclass
+class Verdict:
+    """Whether one step was bad, and where its data stands."""
+
+    step: int
+    epoch: int
+    first_batch: int
+    last_batch: int
+    value: bool | Tensor
+    copied: torch.cuda.Event | None = None
+
+    def is_known(self) -> bool:
+        return self.copied is None or self.copied.query()
+
+    def is_bad(self) -> bool:
+        if self.copied is not None:
+            self.copied.synchronize()
+        return bool(self.value)
+
+
+class NonFiniteCallback(TrainerCallback, ExportableState):
+    """Reports bad steps, and stops or rewinds after ``limit`` in a row.
+
+    On a GPU the answer is fetched in the background and read when it is there, a step or two late.
+    """
+
+    def __init__(
+        self,
+        events: RunEvents,
+        limit: int | None,
+        *,
+        rewind: bool,
+        verdict: Callable[[], bool | Tensor],
+        feed: Callable[[], Any],
+    ) -> None:
+        self._events, self._limit, self._rewind = events, limit, rewind
+        self._verdict, self._feed = verdict, feed
+        self._waiting: deque[Verdict] = deque()
+        self._bad: list[Verdict] = []
+        self.in_a_row = 0
+        #: Bad steps of the whole run.
+        self.skipped = 0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        value = self._verdict()
+        if value is False and not self._waiting:
+            self.in_a_row = 0
+            return
+        feed = self._feed()
+        first, last = feed.last_group
+        verdict = Verdict(state.global_step, feed.epoch, first, last, value)
+        if isinstance(value, Tensor):
+            verdict.value = torch.empty((), dtype=value.dtype, pin_memory=True).copy_(value, non_blocking=True)
+            verdict.copied = torch.cuda.Event()
+            verdict.copied.record()
+        self._waiting.append(verdict)
+        self._read()
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # The device was waited for anyway.
+        self._read(wait=True)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._read(wait=True)
+
+    def _read(self, *, wait: bool = False) -> None:
+        while self._waiting and (wait or self._waiting[0].is_known()):
+            verdict = self._waiting.popleft()
+            if verdict.is_bad():
+                self._note(verdict)
+            else:
+                self.in_a_row = 0
+
+    def _note(self, verdict: Verdict) -> None:
+        self.in_a_row += 1
+        self.skipped += 1
+        self._bad = [*self._bad[-(self.in_a_row - 1) :], verdict] if self.in_a_row > 1 else [verdict]
+        data = self._feed().describe(verdict.epoch, verdict.first_batch, verdict.last_batch)
+        samples = data.get("samples")
+        where = f"samples {samples}" if samples is not None else f"batches {data['batches']}"
+        self._events.record(
+            "nonfinite_step",
+            f"Step {verdict.step} had a loss or gradient that is NaN or infinite and was not applied: epoch "
+            f"{verdict.epoch}, {where}.",
+            step=verdict.step,
+            in_a_row=self.in_a_row,
+            data=data,
+        )
+        if self._limit is not None and self.in_a_row >= max(self._limit, 1):
+            self._stop(verdict)
+
+    def _stop(self, verdict: Verdict) -> None:
+        self._waiting.clear()
+        if self._rewind:
+            left_out = [(bad.epoch, list(range(bad.first_batch, bad.last_batch + 1))) for bad in self._bad]
+            self.in_a_row = 0
+            raise Rewind(verdict.step, left_out)
+        raise NonFiniteError(verdict.step, self.in_a_row)
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {}, "attributes": {"in_a_row": self.in_a_row, "skipped": self.skipped}}

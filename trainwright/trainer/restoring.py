@@ -1,0 +1,169 @@
+"""Trainer methods that read checkpoints back; each may be overridden."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from trainwright.checkpoint.directory import list_checkpoints, newest_good
+from trainwright.checkpoint.interchange.continuing import PresentOptimizer, with_names
+from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, verify
+from trainwright.checkpoint.training_state import CALLBACKS, load_training_state, unflatten_optimizer
+from trainwright.checkpoint.weights import load_weights
+from trainwright.config.fields import ours
+from trainwright.engines.torch.randomness import set_random_state
+from trainwright.engines.torch.targets import unwrap
+from trainwright.trainer.capture import numbered
+from trainwright.trainer.saving import SavingMethods
+
+logger = logging.getLogger("trainwright")
+
+
+class RestoringMethods(SavingMethods):
+    """Resuming."""
+
+    #: The library whose checkpoint this run goes on from, if it was imported.
+    _imported_from: str | None = None
+
+    def _resolve_checkpoint(self, wanted: str | Path | bool | None) -> Path | None:
+        """The verified folder to resume from; ``True``: the newest good one of this run, "auto": if there is one."""
+        if wanted is None and ours(self.args, "resume") == "auto":
+            wanted = "auto"
+        if wanted is None or wanted is False:
+            return None
+        run = self._run_directory()
+        if wanted == "auto":
+            if found := newest_good(run):
+                return found
+            _refuse_if_all_damaged(run)
+            return None
+        if wanted is True:
+            if found := newest_good(run):
+                return found
+            _refuse_if_all_damaged(run)
+            raise ValueError(
+                f"resume_from_checkpoint=True, but {run} holds no checkpoint{_hint_of_foreign(run)}. "
+                "Start with train() or pass the path of a checkpoint-N folder."
+            )
+        return _verified(Path(wanted))
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str | Path, model: nn.Module | None = None) -> None:
+        """Weights of a checkpoint into the model."""
+        load_weights(unwrap(model or self.model), resume_from_checkpoint)
+
+    def _load_training_state(self, folder: Path) -> dict[str, Any]:
+        """Optimizer, schedule and scaler of a checkpoint; returns the rest (random state, data position)."""
+        tensors, random_tensors, rest = load_training_state(folder)
+        if "numbering" in rest["optimizer"]:
+            tensors, rest = with_names(tensors, rest, self._present_optimizer())
+        optimizer = unflatten_optimizer(tensors, rest["optimizer"], self._optimizer_parameter_names())
+        self.optimizer.load_state_dict(optimizer)
+        if self.lr_scheduler is not None and rest["scheduler"] is not None:
+            self.lr_scheduler.load_state_dict(rest["scheduler"])
+        if self.engine.precision.scaler is not None and rest["scaler"] is not None:
+            self.engine.precision.scaler.load_state_dict(rest["scaler"])
+        self.engine.meter.load_state_dict(rest["loss"], self.engine.device)
+        self.engine.restore_last_step(rest["last_step"])
+        self._restore_callback_tensors(folder, rest["callbacks"])
+        self._imported_from = rest.get("imported_from")
+        random = None if rest["random"] is None else (random_tensors, rest["random"])
+        return {"data": rest["data"], "random": random}
+
+    def _present_optimizer(self) -> PresentOptimizer:
+        model = unwrap(self.model)
+        return PresentOptimizer(
+            numbered=self._optimizer_parameter_names(),
+            group_sizes=[len(group["params"]) for group in self.optimizer.param_groups],
+            shapes={name: tuple(parameter.shape) for name, parameter in model.named_parameters()},
+            trained=[name for name, parameter in model.named_parameters() if parameter.requires_grad],
+            decay=frozenset(self.get_decay_parameter_names(model)),
+        )
+
+    def _restore_random_state(self, random: tuple[dict[str, Tensor], dict[str, Any]]) -> None:
+        set_random_state(*random)
+
+    def _restore_callback_tensors(self, folder: Path, values: dict[str, Any]) -> None:
+        stored = load_file(folder / CALLBACKS) if (folder / CALLBACKS).is_file() else {}
+        present = numbered(self.callback_handler.callbacks)
+        for key in values.keys() - present.keys():
+            logger.warning("The checkpoint holds the state of %s, which this run does not have.", key.split(".")[0])
+        for key, callback in present.items():
+            if key in values:
+                own = {name.removeprefix(f"{key}."): t for name, t in stored.items() if name.startswith(f"{key}.")}
+                callback.load_state_dict({"tensors": own, "values": values[key]})
+            else:
+                logger.warning("The checkpoint holds no state of %s: it starts anew.", key.split(".")[0])
+
+    def _restore_callbacks(self, saved: dict[str, Any]) -> None:
+        """Give callbacks back what they had counted; their settings too, when the arguments ask for it."""
+        for callback in self.callback_handler.callbacks:
+            states = saved.get(type(callback).__name__)
+            if states is None or not hasattr(callback, "state"):
+                continue
+            state = states.pop(0) if isinstance(states, list) else states
+            vars(callback).update(state.get("attributes", {}))
+            if self.args.restore_callback_states_from_checkpoint:
+                vars(callback).update(state.get("args", {}))
+
+    def _load_best_model(self) -> None:
+        best = self.state.best_model_checkpoint
+        if best is None:
+            logger.warning("No checkpoint was saved at the best evaluation; the trainer keeps the last model.")
+            return
+        try:
+            verify(Path(best))
+        except DamagedCheckpoint as error:
+            self._events.record("best_model_lost", f"{error} The trainer keeps the last model.")
+            return
+        logger.info(
+            "Loading the best model from %s (%s = %s).", best, self.args.metric_for_best_model, self.state.best_metric
+        )
+        self._load_from_checkpoint(best)
+
+
+def _verified(folder: Path) -> Path:
+    """``folder``, or the newest good checkpoint in it; what is damaged is refused with a way out."""
+    if list_checkpoints(folder):
+        found = newest_good(folder)
+        _refuse_if_all_damaged(folder) if found is None else None
+        assert found is not None
+        return found
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not there. Pass the path of a checkpoint-N folder.")
+    if not has_manifest(folder):
+        raise ValueError(f"{folder} is not a finished checkpoint of trainwright: it has no manifest{_hint(folder)}.")
+    try:
+        verify(folder)
+    except DamagedCheckpoint as error:
+        other = newest_good(folder.parent)
+        way_out = f" Resume from {other} instead, or pass True." if other else " There is no other one beside it."
+        raise ValueError(f"{error}{way_out}") from error
+    return folder
+
+
+def _refuse_if_all_damaged(run: Path) -> None:
+    damaged = list_checkpoints(run)
+    if damaged:
+        raise ValueError(
+            f"Every checkpoint in {run} is damaged ({', '.join(path.name for path in damaged)}); "
+            f"`trainwright verify {run}` says how. Move them away to start anew."
+        )
+
+
+def _hint(folder: Path) -> str:
+    """How to use a folder that another library wrote."""
+    foreign = ("optimizer.pt", "trainer_state.json", "pytorch_model.bin")
+    if any((folder / name).exists() for name in foreign):
+        return f". If another library wrote it: trainwright import {folder}"
+    return ""
+
+
+def _hint_of_foreign(run: Path) -> str:
+    for folder in sorted(run.glob("checkpoint-*")) if run.is_dir() else []:
+        if hint := _hint(folder):
+            return hint
+    return ""

@@ -1,0 +1,271 @@
+"""Trainer methods that take a run from its first step to its end, whatever comes in between."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from trainwright.callbacks.run_directory import keep_until
+from trainwright.callbacks.watchdog import WatchdogCallback
+from trainwright.checkpoint.directory import newest_good, sweep
+from trainwright.checkpoint.interchange.continuing import LoaderDraws, draw_as_a_loader_does, place_after
+from trainwright.config.fields import ours
+from trainwright.core.errors import NonFiniteError, Preempted, Rewind, StopRequested
+from trainwright.core.run import Run
+from trainwright.core.state import TrainerControl, TrainerState
+from trainwright.core.stops import StopRequests
+from trainwright.data.feed import TrainFeed, take
+from trainwright.engines.torch.nonfinite import NonFiniteCallback
+from trainwright.engines.torch.randomness import random_state
+from trainwright.loop.fit import begin, end, run_epochs
+from trainwright.trainer.bookkeeping import BookkeepingMethods
+from trainwright.trainer.planning import TrainingPlan
+from trainwright.trainer.signatures import accepted_keywords, overrides
+from trainwright.trainer.steps import StepMethods
+
+logger = logging.getLogger("trainwright")
+
+
+class RunningMethods(BookkeepingMethods):
+    """Build a run, drive it, stop it, rescue it."""
+
+    _guards: list[Any] = []  # noqa: RUF012 - replaced, never changed
+
+    def _train_to_the_end(
+        self, loader: Any, plan: TrainingPlan, checkpoint: Path | None, ignore_keys: list[str] | None
+    ) -> None:
+        if self.args.should_save and (swept := sweep(self._run_directory())):
+            self._events.record(
+                "swept", f"Cleared what a killed run left behind: {', '.join(swept)}.", level=logging.INFO
+            )
+        run = self._build_run(loader, plan, checkpoint, ignore_keys)
+        with StopRequests(
+            handle_signals=ours(self.args, "handle_signals"),
+            max_seconds=None if ours(self.args, "max_hours") is None else ours(self.args, "max_hours") * 3600,
+            deadline=ours(self.args, "preemption_deadline"),
+            on_deadline=lambda: self._save_last_boundary_aside(run),
+        ) as self._stops:
+            try:
+                begin(run)
+                run = self._run_with_rewinds(run, loader, plan, ignore_keys)
+                end(run)
+            except StopRequested as stop:
+                self._stop_early(run, stop)
+            except Exception as error:
+                self._rescue(run, error)
+                raise
+
+    def _run_with_rewinds(self, run: Run, loader: Any, plan: TrainingPlan, ignore_keys: list[str] | None) -> Run:
+        """Run the epochs; after too many bad steps go back to the last good checkpoint, if that was asked for."""
+        left_out: list[tuple[int, list[int]]] = []
+        last: tuple[Path, int] | None = None
+        while True:
+            try:
+                run_epochs(run)
+                return run
+            except Rewind as rewind:
+                self._saver.wait()
+                checkpoint = newest_good(self._run_directory())
+                if checkpoint is None or last == (checkpoint, rewind.step):
+                    # Nowhere to go, or the same place twice: leaving out batches did not help.
+                    raise NonFiniteError(rewind.step, ours(self.args, "max_nonfinite_steps") or 1) from None
+                last = (checkpoint, rewind.step)
+                left_out += rewind.batches
+                self._load_from_checkpoint(checkpoint)
+                run = self._build_run(loader, plan, checkpoint, ignore_keys)
+                keep_until(self._run_directory() / "metrics.jsonl", self.state.global_step)
+                for epoch, batches in left_out:
+                    self._feed.leave_out(epoch, batches)
+                self._events.record(
+                    "rewound",
+                    f"Went back from step {rewind.step} to {checkpoint.name}; the batches that failed are left out.",
+                    step=rewind.step,
+                    left_out=rewind.batches,
+                )
+
+    def _stop_early(self, run: Run, stop: StopRequested) -> None:
+        """Save, and raise what the caller should see."""
+        saved = self._save_where_it_stands(run) if self._may_save_unasked() else None
+        if saved is None and not self._may_save_unasked():
+            logger.warning("save_strategy='no': nothing is saved before stopping.")
+        where = f"{saved.name} holds everything" if saved is not None else "nothing was saved"
+        self._events.record(
+            "stopped",
+            f"Stopped by {stop.reason} after step {self.state.global_step}; {where}.",
+            step=self.state.global_step,
+            checkpoint=None if saved is None else saved.name,
+        )
+        if stop.by_keyboard:
+            raise KeyboardInterrupt
+        raise Preempted(stop.reason, ours(self.args, "preempted_exit_code"), None if saved is None else str(saved))
+
+    def _rescue(self, run: Run, error: Exception) -> None:
+        """Save the last boundary before an error ends the run; whatever fails here must not hide the error."""
+        if not self._may_save_unasked() or self.state.global_step == self._first_step:
+            return
+        try:
+            saved = self._save_where_it_stands(run)
+        except Exception as second:
+            self._events.record("not_saved", f"The state could not be saved after the error: {second}.")
+            return
+        if saved is not None:
+            self._events.record(
+                "rescued",
+                f"{type(error).__name__} ended the run; step {self.state.global_step} is saved in {saved.name}.",
+                step=self.state.global_step,
+                error=type(error).__name__,
+            )
+
+    def _attend(self) -> None:
+        if self._saver.copies_at_once and self._saver.failed_step is not None and not self._saver.busy:
+            # The copy was torn: something other than the update writes weights. Once more, this time at once.
+            self.control.should_save = True
+        self._leave_if_asked()
+
+    # ---- building the run
+
+    def _build_run(self, loader: Any, plan: TrainingPlan, checkpoint: Path | None, ignore_keys: Any) -> Run:
+        self.state = TrainerState(
+            max_steps=plan.max_steps,
+            num_train_epochs=plan.epochs,
+            train_batch_size=self.args.train_batch_size,
+            is_local_process_zero=self.is_local_process_zero(),
+            is_world_process_zero=self.is_world_process_zero(),
+            is_hyper_param_search=self._search is not None,
+            trial_name=self.hp_name(self._search.trial) if self.hp_name and self._search else None,
+            trial_params=self._search.trial.params if self._search else None,
+        )
+        draw = self._draw_batches if overrides(self, StepMethods, "get_batch_samples") else take
+        accumulation = self.args.gradient_accumulation_steps
+        self._feed = TrainFeed(
+            loader,
+            accumulation,
+            plan.batches_per_epoch,
+            steps_if_unsized=plan.max_steps,
+            draw=draw,
+            poll=self._leave_if_asked,
+        )
+        self.control = TrainerControl()
+        self._set_guards()
+        self._imported_from = None
+        self.callback_handler.pop_callback(LoaderDraws)
+        pending = self._continue_from(checkpoint, plan) if checkpoint is not None else False
+        self.state.compute_steps(self.args, plan.max_steps)
+        self.callback_handler.references.update(
+            model=self.model, optimizer=self.optimizer, lr_scheduler=self.lr_scheduler, train_dataloader=loader
+        )
+        self._plan, self._first_step = plan, self.state.global_step
+        self._start_time = time.time()
+        self._tokens_at_start = self.state.num_input_tokens_seen
+        self._log_takes_time = "start_time" in accepted_keywords(self.log, ("start_time",))
+        return Run(
+            args=self.args,
+            state=self.state,
+            control=self.control,
+            callbacks=self.callback_handler,
+            engine=self.engine,
+            feed=self._feed,
+            log=self._log_training,
+            evaluate=lambda: self._evaluate_in_training(ignore_keys),
+            save=self._save_in_training,
+            finish=self._finish,
+            observe_batch=self._observer(),
+            last_logged_step=max((entry["step"] for entry in self.state.log_history if "loss" in entry), default=0),
+            attend=self._attend,
+            evaluation_is_pending=pending,
+        )
+
+    def _set_guards(self) -> None:
+        """Callbacks that watch over one run; those of an earlier run go."""
+        for guard in self._guards:
+            self.callback_handler.remove_callback(guard)
+        self._guards = [
+            NonFiniteCallback(
+                self._events,
+                ours(self.args, "max_nonfinite_steps"),
+                rewind=ours(self.args, "rewind_on_nonfinite"),
+                verdict=lambda: self.engine.was_bad,
+                feed=lambda: self._feed,
+            )
+        ]
+        seconds = ours(self.args, "watchdog_seconds")
+        if seconds and self.args.should_save:
+            self._guards.append(WatchdogCallback(self._events, seconds, ours(self.args, "watchdog_exit")))
+        present = {type(callback) for callback in self.callback_handler.callbacks}
+        # Somebody may have brought a watchdog with other settings.
+        self._guards = [guard for guard in self._guards if type(guard) not in present]
+        for guard in self._guards:
+            self.callback_handler.add_callback(guard)
+
+    def _continue_from(self, checkpoint: Path, plan: TrainingPlan) -> bool:
+        """Put everything where the checkpoint left it; True if an evaluation was due there and not done."""
+        saved = TrainerState.load_from_json(checkpoint / "trainer_state.json")
+        rest = self._load_training_state(checkpoint)
+        rest["data"] = self._place_of_import(rest["data"], saved, plan)
+        self.state = saved
+        saved.num_train_epochs, saved.train_batch_size = plan.epochs, self.args.train_batch_size
+        self._resumed_random = rest["random"]
+        self._feed.start_at(
+            rest["data"], after_skip=self._take_up_random_state, restart_epoch=self.args.ignore_data_skip
+        )
+        saved.max_steps = self._steps_with_what_is_left(saved, plan, rest["data"])
+        self._restore_callbacks(saved.stateful_callbacks)
+        self._saved_moment, self._saver.last_saved = self._moment_key(), checkpoint
+        logger.info("Resuming from %s at step %d.", checkpoint, saved.global_step)
+        switches = saved.stateful_callbacks.get("TrainerControl", {}).get("args", {})
+        if switches.get("should_evaluate"):
+            self.control.should_save = bool(switches.get("should_save"))
+            return True
+        return False
+
+    def _place_of_import(self, data: dict[str, Any], saved: TrainerState, plan: TrainingPlan) -> dict[str, Any]:
+        """``data``, worked out from the present plan where an imported checkpoint knows only its number of steps."""
+        if self._imported_from == "transformers":
+            self.callback_handler.add_callback(LoaderDraws())
+        if "steps" not in data:
+            return data
+        if saved.train_batch_size not in (None, self.args.train_batch_size):
+            logger.warning(
+                "The imported run had batches of %d samples, this one has %d: the place in the data is counted in "
+                "steps, so it is not the same place.",
+                saved.train_batch_size,
+                self.args.train_batch_size,
+            )
+        return place_after(
+            data["steps"], plan.steps_per_epoch, self.args.gradient_accumulation_steps, self._feed.position()
+        )
+
+    def _take_up_random_state(self) -> None:
+        """Just before the first batch after a resume: nothing that was drawn on the way there counts."""
+        if self._resumed_random is not None:
+            self._restore_random_state(self._resumed_random)
+            self._resumed_random = None
+            if self._imported_from == "transformers" and not self._feed.consumed:
+                # The epoch's own draw came before the restored state.
+                draw_as_a_loader_does()
+            self.engine.mark_boundary()
+
+    def _evaluate_in_training(self, ignore_keys: list[str] | None) -> dict[str, float]:
+        if self._resumed_random is None:
+            return super()._evaluate_in_training(ignore_keys)
+        # The evaluation that the interrupted run still had to do: it begins and ends with that run's random numbers.
+        self._restore_random_state(self._resumed_random)
+        metrics = super()._evaluate_in_training(ignore_keys)
+        self._resumed_random = random_state()
+        return metrics
+
+    def _steps_with_what_is_left(self, saved: TrainerState, plan: TrainingPlan, position: dict[str, Any]) -> int:
+        """``max_steps``, counted from here where steps before the resume were of another size."""
+        unchanged = position.get("batch_size") == self.args.train_batch_size
+        unchanged = unchanged and position.get("accumulation") == self.args.gradient_accumulation_steps
+        if unchanged or self.args.max_steps > 0 or plan.batches_per_epoch is None:
+            return plan.max_steps
+        left_in_epoch = self._feed.steps_left_in_epoch()
+        later = max(0.0, self.args.num_train_epochs - self._feed.epoch - 1)
+        plan_here = saved.global_step + left_in_epoch + math.ceil(later * plan.steps_per_epoch)
+        self._plan = dataclasses.replace(plan, max_steps=plan_here)
+        return plan_here
