@@ -55,6 +55,8 @@ bench: $(VENV)/bench  ## measure; results belong into bench/RESULTS.md
 	$(BIN)/python bench/imports.py
 	$(BIN)/python bench/overhead.py
 	$(BIN)/python bench/evaluate.py
+	$(BIN)/python bench/checkpoint.py
+	$(BIN)/python bench/resume.py
 
 format: $(VENV)/dev  ## rewrite what `make check` would complain about
 	$(BIN)/ruff format .

@@ -1,12 +1,12 @@
 """How long a checkpoint keeps training waiting, and how long until it is on disk.
 
-    python bench/checkpoint.py [--rounds 7] [--width 1024] [--layers 95] [--folder DIR]
+    python bench/checkpoint.py [--rounds 7] [--width 1024] [--layers 95] [--folder DIR] [--device cpu|cuda]
 
-A model of 100 million parameters with Adam's state, about 1.2 GB, on the CPU. Every round each contender saves once, in
-turn, in one process. "stall" is the time in which the training thread cannot train: the call that saves and, for those
-that write in the background, what the next update of the weights waits for (a forward and a backward pass lie between).
-"on disk" is the time until everything is written, by safetensors' own ``save_file`` and an fsync as the yardstick, with
-nothing else going on. Medians over the rounds; the first round warms up and does not count.
+A model of 100 million parameters with Adam's state, about 1.2 GB. Every round each contender saves once, in turn, in
+one process. "stall" is the time in which training stands still: the call that saves and, for those that write in the
+background, what the next update of the weights waits for, a forward and a backward pass later. (On a GPU: by how much a
+save prolongs that pass, device included.) "on disk" is the time until everything is written, with nothing else going
+on; safetensors' own ``save_file`` and an fsync are the yardstick. Medians over the rounds, without the first.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +49,29 @@ class Tower(nn.Module):
         return {"loss": F.mse_loss(x, torch.zeros_like(x))}
 
 
-def batch(width: int) -> dict[str, Tensor]:
-    return {"x": torch.randn(BATCH, width), "labels": torch.zeros(BATCH)}
+@dataclass(frozen=True)
+class Size:
+    """What is saved, and where it lives."""
+
+    width: int
+    layers: int
+    device: str
+
+    def model(self) -> nn.Module:
+        return Tower(self.width, self.layers).to(self.device)
+
+    def batch(self) -> dict[str, Tensor]:
+        return {"x": torch.randn(BATCH, self.width, device=self.device), "labels": torch.zeros(BATCH)}
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.device == "cpu"
 
 
-def adam(model: nn.Module, width: int) -> torch.optim.Optimizer:
+def adam(model: nn.Module, size: Size) -> torch.optim.Optimizer:
     """An optimizer whose state is filled."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-    model(**batch(width))["loss"].backward()
+    model(**size.batch())["loss"].backward()
     optimizer.step()
     optimizer.zero_grad()
     return optimizer
@@ -69,14 +85,36 @@ class Contender:
 
 
 def timed(work: Callable[[], Any]) -> float:
+    wait_for_device()
     start = time.perf_counter()
     work()
+    wait_for_device()
     return time.perf_counter() - start
 
 
-def torch_save(width: int, layers: int) -> Contender:
-    model = Tower(width, layers)
-    optimizer = adam(model, width)
+def wait_for_device() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def stall(size: Size, model: nn.Module, save: Callable[[], Any], before_update: Callable[[], None]) -> float:
+    """What a save in the background costs the step that follows it."""
+
+    def following_pass() -> None:
+        model(**size.batch())["loss"].backward()
+        model.zero_grad()
+
+    if size.on_cpu:
+        seconds = timed(save)
+        following_pass()
+        return seconds + timed(before_update)
+    alone = timed(following_pass)
+    return timed(lambda: (save(), following_pass(), before_update())) - alone
+
+
+def torch_save(size: Size) -> Contender:
+    model = size.model()
+    optimizer = adam(model, size)
 
     def save(folder: Path) -> float:
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
@@ -85,24 +123,23 @@ def torch_save(width: int, layers: int) -> Contender:
     return Contender(save)
 
 
-def dcp(width: int, layers: int) -> Contender:
+def dcp(size: Size) -> Contender:
     import torch.distributed as dist
     import torch.distributed.checkpoint as checkpoint
 
     store = dist.HashStore()
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    model = Tower(width, layers)
-    optimizer = adam(model, width)
+    model = size.model()
+    optimizer = adam(model, size)
     pending: list[Any] = []
 
     def save(folder: Path) -> float:
         state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        seconds = timed(
-            lambda: pending.append(checkpoint.async_save(state, checkpoint_id=str(folder / "dcp"), no_dist=False))
-        )
-        model(**batch(width))["loss"].backward()
-        model.zero_grad()
-        return seconds
+
+        def start() -> None:
+            pending.append(checkpoint.async_save(state, checkpoint_id=str(folder / "dcp")))
+
+        return stall(size, model, start, lambda: None)
 
     def settle() -> None:
         while pending:
@@ -111,15 +148,15 @@ def dcp(width: int, layers: int) -> Contender:
     return Contender(save, settle)
 
 
-def transformers_trainer(width: int, layers: int) -> Contender:
+def transformers_trainer(size: Size) -> Contender:
     import transformers
 
     folder = tempfile.mkdtemp(prefix="hf-")
     args = transformers.TrainingArguments(
-        folder, max_steps=1, report_to=[], disable_tqdm=True, use_cpu=True, save_strategy="no"
+        folder, max_steps=1, report_to=[], disable_tqdm=True, use_cpu=size.on_cpu, save_strategy="no"
     )
-    data: Any = [{"x": torch.randn(width), "labels": torch.zeros(())} for _ in range(8)]
-    model = Tower(width, layers)
+    data: Any = [{"x": torch.randn(size.width), "labels": torch.zeros(())} for _ in range(8)]
+    model = size.model()
     trainer = transformers.Trainer(model, args, train_dataset=data)
     trainer.train()
 
@@ -130,13 +167,13 @@ def transformers_trainer(width: int, layers: int) -> Contender:
     return Contender(save)
 
 
-def lightning_trainer(width: int, layers: int) -> Contender:
+def lightning_trainer(size: Size) -> Contender:
     import lightning.pytorch as pl
 
     class Module(pl.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.model = Tower(width, layers)
+            self.model = size.model()
 
         def training_step(self, rows: Any, index: int) -> Tensor:
             return self.model(rows)["loss"]
@@ -144,33 +181,35 @@ def lightning_trainer(width: int, layers: int) -> Contender:
         def configure_optimizers(self) -> Any:
             return torch.optim.AdamW(self.parameters(), lr=1e-4, fused=True)
 
-    rows: Any = torch.randn(8, width)
+    rows: Any = torch.randn(8, size.width)
     loader = torch.utils.data.DataLoader(rows, batch_size=8)
     trainer = pl.Trainer(
-        max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, default_root_dir=tempfile.gettempdir(),
-    )  # fmt: skip
+        max_steps=1,
+        accelerator="cpu" if size.on_cpu else "gpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=tempfile.gettempdir(),
+    )
     trainer.fit(Module(), loader)
     return Contender(lambda folder: timed(lambda: trainer.save_checkpoint(folder / "checkpoint.ckpt")))
 
 
-def our_trainer(width: int, layers: int) -> tuple[Contender, Contender]:
+def our_trainer(size: Size) -> tuple[Contender, Contender]:
     """In the background as by default, and waited for."""
     from trainwright import Trainer, TrainingArguments
 
     folder = tempfile.mkdtemp(prefix="ours-")
-    args = TrainingArguments(folder, max_steps=1, disable_tqdm=True, use_cpu=True, save_strategy="no")
-    data = [{"x": torch.randn(width), "labels": torch.zeros(())} for _ in range(8)]
-    trainer = Trainer(Tower(width, layers), args, train_dataset=data)
+    args = TrainingArguments(folder, max_steps=1, disable_tqdm=True, use_cpu=size.on_cpu, save_strategy="no")
+    data = [{"x": torch.randn(size.width), "labels": torch.zeros(())} for _ in range(8)]
+    trainer = Trainer(size.model(), args, train_dataset=data)
     trainer.train()
 
     def save(target: Path) -> float:
         args.output_dir = str(target)
-        seconds = timed(lambda: trainer._save_checkpoint(trainer.model))
-        trainer.model(**batch(width))["loss"].backward()
-        seconds += timed(trainer.engine.wait_for_copy)
-        trainer.model.zero_grad()
-        return seconds
+        return stall(size, trainer.model, lambda: trainer._save_checkpoint(trainer.model), trainer.engine.wait_for_copy)
 
     def save_and_wait(target: Path) -> float:
         args.output_dir = str(target)
@@ -183,16 +222,16 @@ def our_trainer(width: int, layers: int) -> tuple[Contender, Contender]:
     return Contender(save, trainer._saver.wait), Contender(save_and_wait)
 
 
-def yardstick(width: int, layers: int) -> Contender:
-    model = Tower(width, layers)
-    optimizer = adam(model, width)
+def yardstick(size: Size) -> Contender:
+    model = size.model()
+    optimizer = adam(model, size)
     tensors = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     for number, entries in optimizer.state_dict()["state"].items():
         tensors |= {f"state.{number}.{key}": value for key, value in entries.items()}
 
     def save(folder: Path) -> float:
         def work() -> None:
-            save_file(tensors, folder / "all.safetensors")
+            save_file({name: tensor.cpu() for name, tensor in tensors.items()}, folder / "all.safetensors")
             descriptor = os.open(folder / "all.safetensors", os.O_RDWR)
             os.fsync(descriptor)
             os.close(descriptor)
@@ -222,6 +261,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--width", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=95)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--folder", type=Path, default=Path("runs"))
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -231,15 +271,15 @@ def main() -> None:
 
 
 def report(options: argparse.Namespace) -> None:
-    size = (options.width, options.layers)
-    ours, ours_waiting = our_trainer(*size)
+    size = Size(options.width, options.layers, options.device)
+    ours, ours_waiting = our_trainer(size)
     contenders = {
-        "torch.save": torch_save(*size),
-        "transformers' Trainer": transformers_trainer(*size),
-        "Lightning Trainer": lightning_trainer(*size),
-        "dcp.async_save": dcp(*size),
+        "torch.save": torch_save(size),
+        "transformers' Trainer": transformers_trainer(size),
+        "Lightning Trainer": lightning_trainer(size),
+        "dcp.async_save": dcp(size),
         "trainwright": ours,
-        "save_file + fsync": yardstick(*size),
+        "save_file + fsync": yardstick(size),
         "trainwright, until on disk": ours_waiting,
     }
     seconds = {name: statistics.median(values) for name, values in measure(contenders, options.rounds).items()}

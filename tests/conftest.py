@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,7 +35,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(autouse=True)
 def _one_thread_and_default_dtype() -> Iterator[None]:
     torch.set_num_threads(1)
+    logger = logging.getLogger("trainwright")
+    level = logger.level
     yield
+    # A Trainer with a log_level sets it for the process.
+    logger.setLevel(level)
     torch.set_default_dtype(torch.float32)
     torch.use_deterministic_algorithms(False)
 

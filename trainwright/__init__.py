@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from trainwright.config import SchedulerType as SchedulerType
     from trainwright.config import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
     from trainwright.config import TrainingArguments as TrainingArguments
+    from trainwright.config.cadence import Every as Every
     from trainwright.core.callback import TrainerCallback as TrainerCallback
+    from trainwright.core.errors import NonFiniteError as NonFiniteError
+    from trainwright.core.errors import Preempted as Preempted
     from trainwright.core.results import EvalPrediction as EvalPrediction
     from trainwright.core.results import PredictionOutput as PredictionOutput
     from trainwright.core.results import TrainOutput as TrainOutput
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from trainwright.core.state import TrainerState as TrainerState
     from trainwright.data.collators import default_data_collator as default_data_collator
     from trainwright.data.collators_text import DataCollatorWithPadding as DataCollatorWithPadding
+    from trainwright.engines.torch.ema import EMACallback as EMACallback
     from trainwright.engines.torch.randomness import set_seed as set_seed
     from trainwright.trainer import Seq2SeqTrainer as Seq2SeqTrainer
     from trainwright.trainer import Trainer as Trainer
@@ -46,14 +50,18 @@ _HOMES = {
     "DataCollatorWithPadding": "data.collators_text",
     "DefaultDataCollator": "data.collators",
     "DefaultFlowCallback": "callbacks.flow",
+    "EMACallback": "engines.torch.ema",
     "EarlyStoppingCallback": "callbacks.early_stopping",
     "EvalLoopOutput": "core.results",
     "EvalPrediction": "core.results",
+    "Every": "config.cadence",
     "ExportableState": "core.state",
     "HubStrategy": "config",
     "IntervalStrategy": "config",
+    "NonFiniteError": "core.errors",
     "OptimizerNames": "config",
     "PredictionOutput": "core.results",
+    "Preempted": "core.errors",
     "PrinterCallback": "callbacks.progress",
     "ProgressCallback": "callbacks.progress",
     "SaveStrategy": "config",

@@ -56,6 +56,11 @@ def test_the_page_of_arguments_is_current() -> None:
 
 
 MODULES = [
+    "config.cadence",
+    "config.secrets",
+    "core.draws",
+    "core.events",
+    "core.stops",
     "core.state",
     "core.callback",
     "core.results",

@@ -19,8 +19,9 @@ PUBLIC_NAMES = set(
     BestRun DataCollatorForLanguageModeling DataCollatorForMultipleChoice
     DataCollatorForPermutationLanguageModeling DataCollatorForSeq2Seq DataCollatorForTokenClassification
     DataCollatorForWholeWordMask DataCollatorWithFlattening DataCollatorWithPadding DefaultDataCollator
-    DefaultFlowCallback EarlyStoppingCallback EvalLoopOutput EvalPrediction ExportableState HubStrategy
-    IntervalStrategy OptimizerNames PredictionOutput PrinterCallback ProgressCallback SaveStrategy SchedulerType
+    DefaultFlowCallback EMACallback EarlyStoppingCallback EvalLoopOutput EvalPrediction Every ExportableState
+    HubStrategy IntervalStrategy NonFiniteError OptimizerNames Preempted PredictionOutput PrinterCallback
+    ProgressCallback SaveStrategy SchedulerType
     Seq2SeqTrainer Seq2SeqTrainingArguments Tracker TrainOutput Trainer TrainerCallback TrainerControl
     TrainerState TrainingArguments __version__ default_data_collator enable_full_determinism get_last_checkpoint
     set_seed

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
-from tests.models import Plain, tiny_bert, tiny_gpt2
+from tests.models import Plain, tiny_bert, tiny_gpt2, token_rows
+from trainwright import Trainer
 from trainwright.checkpoint.training_state import flatten_optimizer, unflatten_optimizer
 from trainwright.checkpoint.weights import load_weights, save_weights
 
@@ -88,3 +89,47 @@ def _backward(model: Plain) -> torch.Tensor:
     loss = model.logits(torch.ones(2, 6)).square().sum()
     loss.backward()
     return loss
+
+
+def tiny_mixture(seed: int = 0) -> Any:
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    torch.manual_seed(seed)
+    config = MixtralConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        max_position_embeddings=32,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=0,
+    )
+    return MixtralForCausalLM(config)
+
+
+@pytest.mark.parametrize("make", [tiny_gpt2, tiny_mixture], ids=["tied", "mixture of experts"])
+def test_a_background_checkpoint_is_what_save_pretrained_writes(make: Any, make_args: Any, tmp_path: Path) -> None:
+    """File for file and name for name, though it is written from copies, by our own lines; and it loads back."""
+    trainer = Trainer(
+        make(), make_args(max_steps=2, save_strategy="steps", learning_rate=1e-2), train_dataset=token_rows(8)
+    )
+    trainer.train()
+    folder, theirs = tmp_path / "run" / "checkpoint-2", tmp_path / "theirs"
+    model: Any = trainer.model
+    model.save_pretrained(theirs)
+    assert {path.name for path in theirs.iterdir()} <= {path.name for path in folder.iterdir()}
+    for name in ("config.json", "generation_config.json"):
+        assert json.loads((folder / name).read_text()) == json.loads((theirs / name).read_text())
+    ours, expected = load_file(folder / "model.safetensors"), load_file(theirs / "model.safetensors")
+    assert ours.keys() == expected.keys()
+    assert all(torch.equal(ours[name], tensor) for name, tensor in expected.items())
+    fresh = make(seed=7)
+    load_weights(fresh, folder)
+    opened = type(fresh).from_pretrained(folder)
+    for name, tensor in trainer.model.state_dict().items():
+        assert torch.equal(fresh.state_dict()[name], tensor), name
+        assert torch.equal(opened.state_dict()[name], tensor), name

@@ -105,6 +105,7 @@ def test_what_cannot_be_meant_is_refused_with_2(tmp_path: Path) -> None:
     assert refused.exit_code == 2
     assert "another run" in refused.output
     assert foreign.is_dir()
+    (foreign / "manifest.json").write_text("{}")
     (output / "demo.json").write_text('{"demo": "digits", "epochs": 1, "batch_size": 32, "seed": 1}')
     assert "belongs to the demo 'digits'" in demo("lm", "--output", str(output)).output
     changed = demo("--resume", "--seed", "7", "--output", str(output))
@@ -113,3 +114,13 @@ def test_what_cannot_be_meant_is_refused_with_2(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     assert demo("--output", str(file / "below")).exit_code == 2
+
+
+@pytest.mark.slow
+def test_killed_in_the_middle_of_a_save(tmp_path: Path) -> None:
+    done = demo("--kill", "--output", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    assert "bit for bit" in done.output
+    assert ".checkpoint-90.writing, checkpoint-45" in done.output
+    hashes = {line.split()[-1] for line in done.output.splitlines() if "sha256" in line}
+    assert len(hashes) == 1

@@ -4,7 +4,7 @@
     python tests/faults/runner.py count FOLDER             how many such operations there are
     python tests/faults/runner.py kill FOLDER SEED TIMES   SIGKILL at random moments, resume until done
 
-A process of its own, since forking is safe only before a process has threads.
+A process of its own, since forking is safe only in a process without other threads.
 """
 
 from __future__ import annotations
@@ -228,6 +228,8 @@ def main() -> None:
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
     numbers = [int(word) for word in rest]
+    # Once here, so that the children find everything imported.
+    trained(root / "warm-up")
     actions: dict[str, Callable[[], dict[str, Any]]] = {
         "count": lambda: count(root),
         "crash": lambda: crash(root, numbers),

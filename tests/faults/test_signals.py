@@ -17,7 +17,8 @@ import pytest
 
 from tests.models import Plain, classification_rows
 from trainwright import Trainer, TrainerCallback, TrainingArguments
-from trainwright.core.errors import Preempted
+from trainwright.core.errors import Preempted, StopRequested
+from trainwright.core.stops import StopRequests
 
 #: name -> exit code, checkpoints right after it (None: depends on how fast the machine is)
 EXPECTED: dict[str, tuple[int, list[str] | None]] = {
@@ -130,3 +131,13 @@ def test_a_signal_that_comes_too_late_goes_to_whoever_handled_it_before(
 class AtEnd(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         signal.raise_signal(signal.SIGUSR1)
+
+
+def test_a_third_interrupt_stops_at_once() -> None:
+    with StopRequests() as stops:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(StopRequested, match="SIGINT"):
+            stops.raise_if_asked()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)

@@ -38,7 +38,7 @@ class RunDirectoryCallback(TrainerCallback):
         (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
         facts = environment_facts(kwargs.get("model"), kwargs.get("train_dataloader"))
         (folder / "env.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
-        keep_until(folder / "metrics.jsonl", state.global_step)
+        keep_logged(folder / "metrics.jsonl", state)
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         folder = Path(args.output_dir)
@@ -66,10 +66,16 @@ class RunDirectoryCallback(TrainerCallback):
             self._was_refused = True
 
 
-def keep_until(metrics: Path, step: int) -> None:
-    """Drop lines past ``step``: a new run starts its own curve, a resumed one goes on where its checkpoint was."""
-    lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.is_file() and step else []
-    kept = [line for line in lines if _step_of(line) <= step]
+def keep_logged(metrics: Path, state: TrainerState) -> None:
+    """Drop lines that ``state`` does not know: a new run starts its own curve, a resumed one its checkpoint's."""
+    at_last_step = sum(entry.get("step") == state.global_step for entry in state.log_history)
+    kept: list[str] = []
+    for line in metrics.read_text(encoding="utf-8").splitlines() if metrics.is_file() and state.global_step else []:
+        step = _step_of(line)
+        if step == state.global_step:
+            at_last_step -= 1
+        if step < state.global_step or (step == state.global_step and at_last_step >= 0):
+            kept.append(line)
     draft = metrics.with_name(f".{metrics.name}.writing")
     draft.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
     # In one step: killed here, the run keeps the curve it had.

@@ -78,8 +78,10 @@ class Saver:
         #: The step whose save failed and was not made up for since.
         self.failed_step: int | None = None
         self.last_saved: Path | None = None
-        #: A copy was torn: copy in the training thread from now on.
+        #: Something other than an update writes weights: copy in the training thread from now on.
         self.copies_at_once = False
+        #: A copy was of no use, and its moment is to be made up for.
+        self.owes_a_save = False
 
     @property
     def busy(self) -> bool:
@@ -133,8 +135,8 @@ class Saver:
         started = time.monotonic()
         try:
             if job.copy is not None and not job.copy():
-                self.copies_at_once = True
-                raise TornCopy("something changed the weights between two steps while they were copied")
+                self.copies_at_once = self.owes_a_save = True
+                raise TornCopy("the weights were changed while they were copied; the next step is saved instead")
             self._copied.set()
             self._write_with_patience(job)
             self._spare_what_is_not_ours(job)

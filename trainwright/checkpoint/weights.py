@@ -109,17 +109,50 @@ def load_weights(model: nn.Module, folder: str | Path) -> None:
 
 def _load_state(model: nn.Module, state: dict[str, Tensor], where: Path) -> None:
     """Load leniently on tied weights, which are stored once, and strictly on everything else."""
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    tied = _tied_names(model)
-    lost = [name for name in missing if name not in tied]
-    if lost or unexpected:
+    own = model.state_dict()
+    if state.keys() - own.keys() and _writes_other_names(model):
+        state = _renamed_by_transformers(model, where)
+    missing, unexpected = own.keys() - state.keys() - _tied_names(model), state.keys() - own.keys()
+    if missing or unexpected:
         raise ValueError(
-            f"The weights in {where} do not fit the model: missing {lost[:5]}, unexpected {list(unexpected)[:5]}. "
-            "Build the model with the same configuration as the run that was saved."
+            f"The weights in {where} do not fit the model: missing {sorted(missing)[:5]}, unexpected "
+            f"{sorted(unexpected)[:5]}. Build the model with the same configuration as the run that was saved."
         )
+    sizes = [name for name, tensor in state.items() if tensor.shape != own[name].shape]
+    if sizes:
+        first = sizes[0]
+        raise ValueError(
+            f"The weights in {where} do not fit the model: {first} is {tuple(state[first].shape)} there and "
+            f"{tuple(own[first].shape)} here{f', and {len(sizes) - 1} more' if len(sizes) > 1 else ''}. Build the model "
+            "with the same configuration as the run that was saved."
+        )
+    model.load_state_dict(state, strict=False)
     tie = getattr(model, "tie_weights", None)
     if callable(tie):
         tie()
+
+
+def _writes_other_names(model: Any) -> bool:
+    return getattr(type(model), "save_pretrained", None) is not None and hasattr(type(model), "from_pretrained")
+
+
+def _renamed_by_transformers(model: Any, where: Path) -> dict[str, Tensor]:
+    """Weights by the names they have in memory: mixtures of experts, for one, are stored expert by expert."""
+    folder = where if where.is_dir() else where.parent
+    try:
+        loaded, info = type(model).from_pretrained(str(folder), dtype=model.dtype, output_loading_info=True)
+    except (OSError, RuntimeError) as error:
+        raise ValueError(
+            f"The weights in {folder} do not fit the model ({str(error).splitlines()[0]}). Build the model with the "
+            "same configuration as the run that was saved."
+        ) from error
+    lost = [name for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") for name in info.get(kind) or ()]
+    if lost:
+        raise ValueError(
+            f"The weights in {folder} do not fit the model: {sorted(map(str, lost))[:5]}. Build the model with the "
+            "same configuration as the run that was saved."
+        )
+    return dict(loaded.state_dict())
 
 
 def _tied_names(model: nn.Module) -> set[str]:

@@ -29,6 +29,10 @@ class Feed(Protocol):
         """The current epoch is done: a checkpoint saved from now on continues with the next."""
         ...
 
+    def announce_end(self) -> None:
+        """Callbacks are being told that the epoch ends, complete or not."""
+        ...
+
     def epoch_progress(self) -> float:
         """Epochs consumed so far, with the fraction of the current one."""
         ...
@@ -55,11 +59,25 @@ class Phase(Enum):
 
     #: Weights, data position and random numbers all stand after the same step.
     BETWEEN = "between steps"
+    #: The same, but the dataset's code may be drawing random numbers: those of the boundary count.
+    FETCH = "waiting for data"
     #: The last boundary can still be restored.
     STEP = "in a step"
     #: Weights are half changed.
     UPDATE = "in an update"
     EVALUATION = "in an evaluation"
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """What an interrupted run had still to do at the boundary where it was saved."""
+
+    #: An evaluation was due.
+    evaluation: bool = False
+    #: The end of the epoch had not been announced.
+    epoch_end: bool = False
+    #: A callback had asked to stop.
+    stop: bool = False
 
 
 @dataclass
@@ -81,8 +99,10 @@ class Run:
     last_logged_step: int = 0
     #: Looks at what comes from outside (a signal, the time); may raise to leave the loop.
     attend: Callable[[], None] = lambda: None
-    #: The run was stopped between a step and the evaluation that was due after it: that is done first.
-    evaluation_is_pending: bool = False
+    #: Done first, where a run goes on from a checkpoint.
+    unfinished: Unfinished = Unfinished()
+    #: Puts random numbers and weights where the checkpoint left them, whatever was drawn on the way there.
+    take_up_state: Callable[[], None] = lambda: None
     phase: Phase = Phase.BETWEEN
 
     def fire(self, event: str, **kwargs: Any) -> None:

@@ -88,8 +88,7 @@ class TrainFeed:
         self._first = Start(0)
         self._starts: dict[int, Start] = {}
         self._after_skip: Callable[[], None] | None = None
-        self._epoch_is_over = False
-        self._has_said_how = False
+        self._epoch_is_over = self._end_was_announced = self._has_said_how = False
         self._run: Any = None
         self._raw: Any = None
         # Without a length, an "epoch" in the progress display is the whole planned run, as in HF.
@@ -117,6 +116,7 @@ class TrainFeed:
             "last_batch": digest,
             "stream": mark.stream and {**mark.stream, "random": _plain_random(mark.stream["random"])},
             "left_out": {str(epoch): sorted(numbers) for epoch, numbers in sorted(self._left_out.items()) if numbers},
+            "end_was_announced": self._end_was_announced,
         }
 
     def start_at(
@@ -145,7 +145,7 @@ class TrainFeed:
         digest = position["last_batch"] if start.is_comparable and start.batches else None
         self._now = self._before = _Mark(self.epoch, start.batches, digest, stream)
         self._after_skip = after_skip
-        self._epoch_is_over = False
+        self._epoch_is_over, self._end_was_announced = False, bool(position.get("end_was_announced"))
         if start.batches and getattr(self.loader, "num_workers", 0) and not getattr(self.loader, "in_order", True):
             logger.warning(
                 "dataloader_in_order=False: which batches were consumed is not known exactly, so some samples of epoch "
@@ -181,6 +181,10 @@ class TrainFeed:
 
     def close_epoch(self) -> None:
         self._epoch_is_over = True
+
+    def announce_end(self) -> None:
+        """Callbacks are being told that the epoch ends, complete or not."""
+        self._end_was_announced = True
 
     def epoch_progress(self) -> float:
         first = self._first
@@ -227,7 +231,7 @@ class TrainFeed:
             self._now = self._before = _Mark(self.epoch)
         self._start = self._raw = None
         self.consumed = self._now.batches
-        self._epoch_is_over = False
+        self._epoch_is_over = self._end_was_announced = False
         if self.batches_per_epoch is not None:
             # Batches by token budget differ in number from epoch to epoch.
             self.batches_per_epoch = self._denominator = self._batches_of_epoch()

@@ -31,12 +31,25 @@ def begin(run: Run) -> None:
 
 def run_epochs(run: Run) -> None:
     """All epochs that are left."""
-    if run.evaluation_is_pending:
-        run.control.should_evaluate = True
-        obey(run)
+    take_up(run)
     while not finished(run) and run.feed.epoch < run.state.num_train_epochs:
         fit_epoch(run)
         run.feed.epoch += 1
+
+
+def take_up(run: Run) -> None:
+    """Do first what an interrupted run had still to do where it was saved."""
+    unfinished = run.unfinished
+    if unfinished.stop:
+        run.control.should_training_stop = True
+    if unfinished.evaluation:
+        run.control.should_evaluate = True
+        obey(run)
+    if unfinished.epoch_end and finished(run):
+        run.control.should_training_stop = True
+        run.engine.train_mode()
+        run.take_up_state()
+        end_epoch(run)
 
 
 def end(run: Run) -> None:
@@ -51,6 +64,7 @@ def fit_epoch(run: Run) -> None:
     run.fire("on_epoch_begin")
     run.engine.train_mode()
     run.engine.mark_boundary()
+    run.phase = Phase.FETCH
     steps = 0
     for batches in run.feed.groups():
         steps += 1
@@ -66,11 +80,19 @@ def fit_epoch(run: Run) -> None:
         if finished(run) or run.control.should_epoch_stop:
             break
         run.engine.mark_boundary()
+        run.phase = Phase.FETCH
+    run.phase = Phase.BETWEEN
     if steps == 0 and run.feed.consumed == 0:
         logger.warning("The training data gave no batch in epoch %d: training stops here.", run.feed.epoch)
         run.control.should_training_stop = True
+    end_epoch(run)
+
+
+def end_epoch(run: Run) -> None:
+    """What comes after an epoch's last step, or after the step at which the run stops."""
     if not run.control.should_training_stop or run.feed.on_last_group():
         run.feed.close_epoch()
+    run.feed.announce_end()
     run.fire("on_epoch_end")
     obey(run)
 

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from trainwright.checkpoint.directory import rotate
+from trainwright.config.fields import ours
 from trainwright.core.results import speed_metrics
 from trainwright.engines.torch.targets import base_model
 from trainwright.trainer.hub import HubMethods
@@ -70,7 +71,12 @@ class BookkeepingMethods(HubMethods):
             self._load_best_model()
         if self.args.save_total_limit == 1 and self.state.best_model_checkpoint is not None:
             # With room for one, the best outlives the last once training is over, as in HF.
-            rotate(self._run_directory(), 1, self.state.best_model_checkpoint)
+            rotate(
+                self._run_directory(),
+                1,
+                self.state.best_model_checkpoint,
+                keep_every=ours(self.args, "keep_every"),
+            )
 
     # ---- counting
 

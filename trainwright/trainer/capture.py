@@ -23,6 +23,9 @@ from trainwright.core.state import callback_states
 from trainwright.engines.torch.targets import unwrap
 from trainwright.trainer.signatures import is_ours, is_users_own
 
+#: Key, in a parameter's optimizer state, of the weight that training goes on with.
+IN_TRAINING = "weight_in_training"
+
 
 @dataclass(frozen=True)
 class Moment:
@@ -32,6 +35,12 @@ class Moment:
     position: dict[str, Any]
     #: Buffers as they were, where a step that is under way has changed them.
     buffers: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    #: Input tokens and floating point operations so far, where a step that is under way has added to them.
+    counts: tuple[int, float] | None = None
+    #: Weights as training goes on with them, by parameter, where those that are saved are not the same.
+    in_training: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
+    #: A callback had ended the run (early stopping) when something else interrupted it.
+    was_ending: bool = False
 
 
 class Capture:
@@ -53,12 +62,13 @@ class Capture:
             parts[OPTIMIZER], optimizer = flatten_optimizer(
                 trainer.optimizer.state_dict(), trainer._optimizer_parameter_names()
             )
+            parts[OPTIMIZER] |= {f"state.{name}.{IN_TRAINING}": t for name, t in moment.in_training.items()}
             tensors, values = callback_tensors(trainer.callback_handler.callbacks)
             if tensors:
                 parts[CALLBACKS] = tensors
             small[RANDOM] = {name: tensor.cpu() for name, tensor in moment.random[0].items()}
             texts[TRAINING] = _training_text(trainer, moment, optimizer, values)
-        texts["trainer_state.json"] = _state_text(trainer)
+        texts["trainer_state.json"] = _state_text(trainer, moment)
         packs = {name: self._pack(name, tensors) for name, tensors in parts.items()}
         convert = {WEIGHTS: model[1]} if model is not None and model[1] is not None else {}
         files: dict[str, Callable[[], list[Chunk]]] = {
@@ -189,6 +199,8 @@ def _training_text(
                 "callbacks": callbacks,
                 "parameters": _parameter_names(trainer),
                 "imported_from": trainer._imported_from,
+                "was_ending": moment.was_ending,
+                "tools": tool_names(trainer),
             }
         )
     )
@@ -199,6 +211,18 @@ def _training_text(
         return json.dumps(rest, indent=2, sort_keys=True) + "\n"
 
     return text
+
+
+def tool_names(trainer: Any) -> dict[str, str]:
+    """What made the states of optimizer and schedule, by class and, for a schedule of ours, by its name."""
+    schedule = type(trainer.lr_scheduler).__name__
+    chosen = trainer.args.lr_scheduler_type
+    ours = trainer._own_scheduler and not is_users_own(trainer, "create_scheduler")
+    return {
+        "optimizer": type(trainer.optimizer).__name__,
+        "schedule_class": schedule,
+        "schedule": str(getattr(chosen, "value", chosen)) if ours else schedule,
+    }
 
 
 def _parameter_names(trainer: Any) -> dict[str, Any]:
@@ -214,13 +238,21 @@ def _parameter_names(trainer: Any) -> dict[str, Any]:
     }
 
 
-def _state_text(trainer: Any) -> Callable[[], str]:
+def _state_text(trainer: Any, moment: Moment | None) -> Callable[[], str]:
     """``trainer_state.json``; entries of the log are never changed once made, so a copy of the list will do."""
     state = trainer.state
     state.stateful_callbacks = callback_states([*trainer.callback_handler.callbacks, trainer.control])
     only_json({"callbacks": state.stateful_callbacks})
     stateful = json.loads(json.dumps(state.stateful_callbacks))
-    frozen = dataclasses.replace(state, log_history=list(state.log_history), stateful_callbacks=stateful)
+    counts = moment.counts if moment is not None else None
+    tokens, operations = counts or (state.num_input_tokens_seen, state.total_flos + trainer.current_flos)
+    frozen = dataclasses.replace(
+        state,
+        log_history=list(state.log_history),
+        stateful_callbacks=stateful,
+        num_input_tokens_seen=tokens,
+        total_flos=operations,
+    )
     return frozen.to_json
 
 

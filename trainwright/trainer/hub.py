@@ -72,8 +72,10 @@ class HubMethods(RestoringMethods):
     def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
         """Save, then upload as ``hub_strategy`` says."""
         super()._save_checkpoint(model, trial)
-        if self.args.push_to_hub and self.args.hub_strategy != "end":
-            self._push_checkpoint(checkpoint_path(self._run_directory(), self.state.global_step))
+        written = checkpoint_path(self._run_directory(), self.state.global_step)
+        # Waited for in this case; a disk that refused it has been reported.
+        if self.args.push_to_hub and self.args.hub_strategy != "end" and self._saver.last_saved == written:
+            self._push_checkpoint(written)
 
     def _push_checkpoint(self, checkpoint: Path) -> None:
         """Upload in the background; skipped while an earlier upload is under way, unless ``hub_always_push``."""

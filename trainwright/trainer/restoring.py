@@ -17,10 +17,14 @@ from trainwright.checkpoint.weights import load_weights
 from trainwright.config.fields import ours
 from trainwright.engines.torch.randomness import set_random_state
 from trainwright.engines.torch.targets import unwrap
-from trainwright.trainer.capture import numbered
+from trainwright.trainer.capture import IN_TRAINING, numbered, tool_names
 from trainwright.trainer.saving import SavingMethods
 
 logger = logging.getLogger("trainwright")
+
+_NEW_RUN = "Go on with what it was, or start a new run from the checkpoint's weights."
+#: Settings that an optimizer takes from the checkpoint, with the names that people know them by.
+_KEPT_SETTINGS = {"initial_lr": "learning_rate", "weight_decay": "weight_decay", "betas": "betas", "eps": "eps"}
 
 
 class RestoringMethods(SavingMethods):
@@ -28,6 +32,8 @@ class RestoringMethods(SavingMethods):
 
     #: The library whose checkpoint this run goes on from, if it was imported.
     _imported_from: str | None = None
+    #: Weights to train on with, by the optimizer's number, where the checkpoint's model holds others.
+    _weights_in_training: dict[int, Tensor] = {}  # noqa: RUF012 - replaced, never changed
 
     def _resolve_checkpoint(self, wanted: str | Path | bool | None) -> Path | None:
         """The verified folder to resume from; ``True``: the newest good one of this run, "auto": if there is one."""
@@ -58,9 +64,15 @@ class RestoringMethods(SavingMethods):
     def _load_training_state(self, folder: Path) -> dict[str, Any]:
         """Optimizer, schedule and scaler of a checkpoint; returns the rest (random state, data position)."""
         tensors, random_tensors, rest = load_training_state(folder)
+        if "tools" in rest:
+            _refuse_other_tools(rest["tools"], tool_names(self))
         if "numbering" in rest["optimizer"]:
             tensors, rest = with_names(tensors, rest, self._present_optimizer())
         optimizer = unflatten_optimizer(tensors, rest["optimizer"], self._optimizer_parameter_names())
+        self._weights_in_training = {
+            number: entries.pop(IN_TRAINING) for number, entries in optimizer["state"].items() if IN_TRAINING in entries
+        }
+        _compare_groups(optimizer["param_groups"], self.optimizer.param_groups)
         self.optimizer.load_state_dict(optimizer)
         if self.lr_scheduler is not None and rest["scheduler"] is not None:
             self.lr_scheduler.load_state_dict(rest["scheduler"])
@@ -71,7 +83,7 @@ class RestoringMethods(SavingMethods):
         self._restore_callback_tensors(folder, rest["callbacks"])
         self._imported_from = rest.get("imported_from")
         random = None if rest["random"] is None else (random_tensors, rest["random"])
-        return {"data": rest["data"], "random": random}
+        return {"data": rest["data"], "random": random, "was_ending": rest.get("was_ending", False)}
 
     def _present_optimizer(self) -> PresentOptimizer:
         model = unwrap(self.model)
@@ -85,6 +97,12 @@ class RestoringMethods(SavingMethods):
 
     def _restore_random_state(self, random: tuple[dict[str, Tensor], dict[str, Any]]) -> None:
         set_random_state(*random)
+
+    def _take_up_training_weights(self) -> None:
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        for number, weight in self._weights_in_training.items():
+            parameters[number].data.copy_(weight)
+        self._weights_in_training = {}
 
     def _restore_callback_tensors(self, folder: Path, values: dict[str, Any]) -> None:
         stored = load_file(folder / CALLBACKS) if (folder / CALLBACKS).is_file() else {}
@@ -123,6 +141,47 @@ class RestoringMethods(SavingMethods):
             "Loading the best model from %s (%s = %s).", best, self.args.metric_for_best_model, self.state.best_metric
         )
         self._load_from_checkpoint(best)
+
+
+def _refuse_other_tools(saved: dict[str, str], now: dict[str, str]) -> None:
+    """The state of one optimizer, or schedule, means nothing to another."""
+    for kind, words in (("optimizer", "The optimizer"), ("schedule_class", "The learning-rate schedule")):
+        if saved[kind] != now[kind]:
+            name = "schedule" if kind == "schedule_class" else kind
+            raise ValueError(
+                f"{words} was {saved[name]} when the checkpoint was saved and is {now[name]} now, which cannot go on "
+                f"with the other's state. {_NEW_RUN}"
+            )
+    if saved["schedule"] != now["schedule"]:
+        logger.warning(
+            "The learning-rate schedule was %s and is %s now: it goes on from the step it has come to.",
+            saved["schedule"],
+            now["schedule"],
+        )
+
+
+def _compare_groups(saved: list[dict[str, Any]], now: list[dict[str, Any]]) -> None:
+    """Refuse groups of other parameters; say which settings are the checkpoint's and not those of the arguments."""
+    sizes, present = ([len(group["params"]) for group in groups] for groups in (saved, now))
+    if sizes != present:
+        raise ValueError(
+            f"The checkpoint's optimizer has {sum(sizes)} parameters in groups of {sizes}, this run's has "
+            f"{sum(present)} in groups of {present}: weight_decay, or which parameters are trained, has changed. "
+            f"{_NEW_RUN}"
+        )
+    changed = {
+        name: f"{name} was {old[key]} and would be {new[key]} now"
+        for old, new in zip(saved, now, strict=True)
+        for key, name in _KEPT_SETTINGS.items()
+        if key in old and key in new and not _same_setting(old[key], new[key])
+    }
+    if changed:
+        logger.warning("The optimizer goes on with the checkpoint's settings: %s.", "; ".join(changed.values()))
+
+
+def _same_setting(one: Any, other: Any) -> bool:
+    # JSON makes lists of tuples.
+    return list(one) == list(other) if isinstance(one, (list, tuple)) else one == other
 
 
 def _verified(folder: Path) -> Path:

@@ -6,16 +6,17 @@ import dataclasses
 import logging
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trainwright.callbacks.run_directory import keep_until
+from trainwright.callbacks.run_directory import keep_logged
 from trainwright.callbacks.watchdog import WatchdogCallback
 from trainwright.checkpoint.directory import newest_good, sweep
 from trainwright.checkpoint.interchange.continuing import LoaderDraws, draw_as_a_loader_does, place_after
 from trainwright.config.fields import ours
 from trainwright.core.errors import NonFiniteError, Preempted, Rewind, StopRequested
-from trainwright.core.run import Run
+from trainwright.core.run import Run, Unfinished
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.core.stops import StopRequests
 from trainwright.data.feed import TrainFeed, take
@@ -34,6 +35,8 @@ class RunningMethods(BookkeepingMethods):
     """Build a run, drive it, stop it, rescue it."""
 
     _guards: list[Any] = []  # noqa: RUF012 - replaced, never changed
+    #: Whether we made the schedule, and may make it again.
+    _own_scheduler: bool
 
     def _train_to_the_end(
         self, loader: Any, plan: TrainingPlan, checkpoint: Path | None, ignore_keys: list[str] | None
@@ -77,7 +80,7 @@ class RunningMethods(BookkeepingMethods):
                 left_out += rewind.batches
                 self._load_from_checkpoint(checkpoint)
                 run = self._build_run(loader, plan, checkpoint, ignore_keys)
-                keep_until(self._run_directory() / "metrics.jsonl", self.state.global_step)
+                keep_logged(self._run_directory() / "metrics.jsonl", self.state)
                 for epoch, batches in left_out:
                     self._feed.leave_out(epoch, batches)
                 self._events.record(
@@ -86,6 +89,11 @@ class RunningMethods(BookkeepingMethods):
                     step=rewind.step,
                     left_out=rewind.batches,
                 )
+
+    def _finish(self) -> None:
+        # A run that was resumed with nothing left to do has not taken it up yet.
+        self._take_up_state()
+        super()._finish()
 
     def _stop_early(self, run: Run, stop: StopRequested) -> None:
         """Save, and raise what the caller should see."""
@@ -121,8 +129,8 @@ class RunningMethods(BookkeepingMethods):
             )
 
     def _attend(self) -> None:
-        if self._saver.copies_at_once and self._saver.failed_step is not None and not self._saver.busy:
-            # The copy was torn: something other than the update writes weights. Once more, this time at once.
+        if self._saver.owes_a_save:
+            self._saver.owes_a_save = False
             self.control.should_save = True
         self._leave_if_asked()
 
@@ -153,7 +161,7 @@ class RunningMethods(BookkeepingMethods):
         self._set_guards()
         self._imported_from = None
         self.callback_handler.pop_callback(LoaderDraws)
-        pending = self._continue_from(checkpoint, plan) if checkpoint is not None else False
+        unfinished = self._continue_from(checkpoint, plan) if checkpoint is not None else Unfinished()
         self.state.compute_steps(self.args, plan.max_steps)
         self.callback_handler.references.update(
             model=self.model, optimizer=self.optimizer, lr_scheduler=self.lr_scheduler, train_dataloader=loader
@@ -173,11 +181,27 @@ class RunningMethods(BookkeepingMethods):
             evaluate=lambda: self._evaluate_in_training(ignore_keys),
             save=self._save_in_training,
             finish=self._finish,
-            observe_batch=self._observer(),
+            observe_batch=self._remembering_observer(),
             last_logged_step=max((entry["step"] for entry in self.state.log_history if "loss" in entry), default=0),
             attend=self._attend,
-            evaluation_is_pending=pending,
+            unfinished=unfinished,
+            take_up_state=self._take_up_state,
         )
+
+    def _remembering_observer(self) -> Callable[[Any], None] | None:
+        """Counts each micro-batch, and knows what was counted before the step it belongs to."""
+        observe, self._counts_before = self._observer(), None
+        if observe is None:
+            return None
+
+        def observe_batch(batch: Any) -> None:
+            state = self.state
+            if self._counts_before is None or self._counts_before[0] != state.global_step:
+                operations = state.total_flos + self.current_flos
+                self._counts_before = (state.global_step, state.num_input_tokens_seen, operations)
+            observe(batch)
+
+        return observe_batch
 
     def _set_guards(self) -> None:
         """Callbacks that watch over one run; those of an earlier run go."""
@@ -190,7 +214,7 @@ class RunningMethods(BookkeepingMethods):
                 rewind=ours(self.args, "rewind_on_nonfinite"),
                 verdict=lambda: self.engine.was_bad,
                 feed=lambda: self._feed,
-            )
+            ),
         ]
         seconds = ours(self.args, "watchdog_seconds")
         if seconds and self.args.should_save:
@@ -201,26 +225,37 @@ class RunningMethods(BookkeepingMethods):
         for guard in self._guards:
             self.callback_handler.add_callback(guard)
 
-    def _continue_from(self, checkpoint: Path, plan: TrainingPlan) -> bool:
-        """Put everything where the checkpoint left it; True if an evaluation was due there and not done."""
+    def _continue_from(self, checkpoint: Path, plan: TrainingPlan) -> Unfinished:
+        """Put everything where the checkpoint left it; returns what was still to be done there."""
         saved = TrainerState.load_from_json(checkpoint / "trainer_state.json")
         rest = self._load_training_state(checkpoint)
         rest["data"] = self._place_of_import(rest["data"], saved, plan)
         self.state = saved
         saved.num_train_epochs, saved.train_batch_size = plan.epochs, self.args.train_batch_size
         self._resumed_random = rest["random"]
-        self._feed.start_at(
-            rest["data"], after_skip=self._take_up_random_state, restart_epoch=self.args.ignore_data_skip
-        )
+        self._feed.start_at(rest["data"], after_skip=self._take_up_state, restart_epoch=self.args.ignore_data_skip)
         saved.max_steps = self._steps_with_what_is_left(saved, plan, rest["data"])
         self._restore_callbacks(saved.stateful_callbacks)
         self._saved_moment, self._saver.last_saved = self._moment_key(), checkpoint
         logger.info("Resuming from %s at step %d.", checkpoint, saved.global_step)
+        if rest["was_ending"]:
+            logger.warning("A callback had ended this run at step %d, so it does not go on.", saved.global_step)
+        return self._left_to_do(saved, rest)
+
+    def _left_to_do(self, saved: TrainerState, rest: dict[str, Any]) -> Unfinished:
         switches = saved.stateful_callbacks.get("TrainerControl", {}).get("args", {})
-        if switches.get("should_evaluate"):
-            self.control.should_save = bool(switches.get("should_save"))
-            return True
-        return False
+        evaluation, save = bool(switches.get("should_evaluate")), bool(switches.get("should_save"))
+        if evaluation or save:
+            # These let the weights rest, in a run that is not interrupted too.
+            self._weights_in_training = {}
+        self.control.should_save = evaluation and save
+        is_at_the_end = saved.global_step == saved.max_steps and bool(rest["data"]["batches"])
+        is_open = not rest["data"].get("end_was_announced", True)
+        return Unfinished(
+            evaluation=evaluation,
+            epoch_end=is_open and (is_at_the_end or rest["was_ending"] or evaluation),
+            stop=rest["was_ending"],
+        )
 
     def _place_of_import(self, data: dict[str, Any], saved: TrainerState, plan: TrainingPlan) -> dict[str, Any]:
         """``data``, worked out from the present plan where an imported checkpoint knows only its number of steps."""
@@ -239,8 +274,9 @@ class RunningMethods(BookkeepingMethods):
             data["steps"], plan.steps_per_epoch, self.args.gradient_accumulation_steps, self._feed.position()
         )
 
-    def _take_up_random_state(self) -> None:
+    def _take_up_state(self) -> None:
         """Just before the first batch after a resume: nothing that was drawn on the way there counts."""
+        self._take_up_training_weights()
         if self._resumed_random is not None:
             self._restore_random_state(self._resumed_random)
             self._resumed_random = None
@@ -259,13 +295,31 @@ class RunningMethods(BookkeepingMethods):
         return metrics
 
     def _steps_with_what_is_left(self, saved: TrainerState, plan: TrainingPlan, position: dict[str, Any]) -> int:
-        """``max_steps``, counted from here where steps before the resume were of another size."""
-        unchanged = position.get("batch_size") == self.args.train_batch_size
-        unchanged = unchanged and position.get("accumulation") == self.args.gradient_accumulation_steps
-        if unchanged or self.args.max_steps > 0 or plan.batches_per_epoch is None:
+        """``max_steps``, counted from here where steps or epochs before the resume were of another size."""
+        now = self._feed.position()
+        amounts = ("batch_size", "accumulation", "dataset_length")
+        if plan.batches_per_epoch is None or all(position.get(name) == now[name] for name in amounts):
             return plan.max_steps
         left_in_epoch = self._feed.steps_left_in_epoch()
+        if self.args.max_steps > 0:
+            later = math.ceil((plan.max_steps - saved.global_step - left_in_epoch) / plan.steps_per_epoch)
+            saved.num_train_epochs = max(plan.epochs, self._feed.epoch + 1 + later)
+            return plan.max_steps
         later = max(0.0, self.args.num_train_epochs - self._feed.epoch - 1)
         plan_here = saved.global_step + left_in_epoch + math.ceil(later * plan.steps_per_epoch)
         self._plan = dataclasses.replace(plan, max_steps=plan_here)
+        self._reschedule(plan_here)
         return plan_here
+
+    def _reschedule(self, total_steps: int) -> None:
+        """The same learning-rate schedule, at the same step, over another number of steps in all."""
+        if self.lr_scheduler is None or not self._own_scheduler:
+            return
+        state = self.lr_scheduler.state_dict()
+        rates = [(group["lr"], group["initial_lr"]) for group in self.optimizer.param_groups]
+        self.lr_scheduler = None
+        scheduler = self.create_scheduler(num_training_steps=total_steps, optimizer=self.optimizer)
+        scheduler.load_state_dict(state)
+        for group, (rate, initial) in zip(self.optimizer.param_groups, rates, strict=True):
+            group["lr"], group["initial_lr"] = rate, initial
+        self.engine.scheduler = scheduler

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from trainwright.checkpoint.directory import checkpoint_path, rotate
@@ -37,10 +40,14 @@ class SavingMethods(EvaluationMethods):
     _events: RunEvents
     _saver: Saver
     _capture: Capture
+    #: Held while a checkpoint is captured: the deadline's thread may want to do the same.
+    _saving: threading.Lock
     #: What the last checkpoint holds: the same moment need not be saved twice.
     _saved_moment: tuple[Any, ...] | None = None
     #: Random state of the checkpoint, until the first step after a resume takes it up.
     _resumed_random: tuple[dict[str, Tensor], dict[str, Any]] | None = None
+    #: The step under way, and how many tokens and floating point operations there were before it.
+    _counts_before: tuple[int, int, float] | None = None
 
     def save_model(self, output_dir: str | Path | None = None, _internal_call: bool = False) -> None:
         """Write the model (and tokenizer or processor) so that ``from_pretrained`` reads it."""
@@ -66,6 +73,7 @@ class SavingMethods(EvaluationMethods):
         self._saver = Saver(self._events, self._rotate)
         self._capture = Capture()
         self._saved_moment = None
+        self._saving = threading.Lock()
         self.engine.wait_for_copy = self._saver.wait_for_copy
 
     def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
@@ -81,9 +89,10 @@ class SavingMethods(EvaluationMethods):
             best = checkpoint_path(self._run_directory(), self.state.best_global_step)
             if best.is_dir() or best == target:
                 self.state.best_model_checkpoint = str(best)
-        # The one in flight uses the same room in memory.
-        self._saver.wait()
-        self._saver.save(self._capture.job(self, target, moment), background=background)
+        with self._saving:
+            # The one in flight uses the same room in memory.
+            self._saver.wait()
+            self._saver.save(self._capture.job(self, target, moment), background=background)
 
     def _save_is_awaited(self) -> bool:
         """Whether somebody looks at the finished folder right after: a callback, an override, an upload."""
@@ -140,30 +149,52 @@ class SavingMethods(EvaluationMethods):
         if run.phase is Phase.STEP:
             self.engine.boundary.roll_back()
             self.engine.clear_gradients()
-        self.engine.rest_weights()
+        ends = self.control.should_training_stop and self.state.global_step < self.state.max_steps
+        moment = dataclasses.replace(moment, in_training=self._rested_weights(), was_ending=ends)
         self._write_moment(moment, background=False)
         return target if self._saver.last_saved == target else None
+
+    def _rested_weights(self) -> dict[str, Tensor]:
+        """Let the weights rest; returns those that this changed, as they were.
+
+        A schedule-free optimizer works its training weights out from its average, which is what is saved, but not to
+        the last bit; a run that nobody interrupts does not come by here.
+        """
+        if not callable(getattr(self.optimizer, "eval", None)):
+            return {}
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        before = [p.detach().clone() for p in parameters]
+        self.engine.rest_weights()
+        named = zip(self._optimizer_parameter_names(), before, parameters, strict=True)
+        return {name: old for name, old, now in named if not torch.equal(old, now)}
 
     def _last_boundary(self, run: Run) -> Moment:
         boundary = self.engine.boundary
         if run.phase is Phase.STEP:
-            return Moment(boundary.random_state(), self._feed.position(before_last_group=True), boundary.buffers())
+            before = self._counts_before
+            return Moment(
+                boundary.random_state(),
+                self._feed.position(before_last_group=True),
+                boundary.buffers(),
+                before[1:] if before is not None and before[0] == self.state.global_step else None,
+            )
         if self._resumed_random is not None:
             return Moment(self._resumed_random, self._feed.position())
-        random = boundary.random_state() if run.phase is Phase.EVALUATION else random_state()
-        return Moment(random, self._feed.position())
+        was_drawn_from = run.phase in (Phase.EVALUATION, Phase.FETCH)
+        return Moment(boundary.random_state() if was_drawn_from else random_state(), self._feed.position())
 
     def _save_last_boundary_aside(self, run: Run) -> None:
         """From another thread, while a step is under way: its deadline has passed."""
-        with self.engine.update_lock:
-            if run.phase in (Phase.UPDATE,) or not self._may_save_unasked() or self._saver.busy:
-                return
-            step = self.state.global_step
-            job = self._capture.job(self, checkpoint_path(self._run_directory(), step), self._last_boundary(run))
-            if job.copy is not None:
-                job.copy()
-                job.copy = None
-        self._saver.save(job, background=False)
+        with self._saving:
+            with self.engine.update_lock:
+                if run.phase is Phase.UPDATE or not self._may_save_unasked() or self._saver.busy:
+                    return
+                step = self.state.global_step
+                job = self._capture.job(self, checkpoint_path(self._run_directory(), step), self._last_boundary(run))
+                if job.copy is not None:
+                    job.copy()
+                    job.copy = None
+            self._saver.save(job, background=False)
         self._events.record("deadline", f"The step takes too long: step {step} was saved as it was before.", step=step)
 
     def _make_up_for_failed_save(self) -> None:
