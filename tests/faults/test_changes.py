@@ -214,7 +214,7 @@ class Frozen(Stable):
     ("model", "message"),
     [
         (lambda: Plain().float(), r"do not fit the model: missing \['first.bias'.*unexpected \['layers.0.bias'"),
-        (Wider, r"layers\.4\.weight is .* there and .* here, and 1 more"),
+        (Wider, r"layers\.4\.\w+ is \(3.*\) there and \(5.*\) here, and 1 more"),
         (Frozen, "state for 'layers.0.bias', which this model does not train"),
     ],
     ids=["another", "wider", "partly frozen"],

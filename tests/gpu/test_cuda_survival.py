@@ -67,11 +67,14 @@ def settings(make_args: MakeArgs, **extra: Any) -> TrainingArguments:
     return make_args(**{**defaults, **extra})
 
 
+@pytest.mark.parametrize("clipping", [1.0, 0.0])
 @pytest.mark.parametrize("optim", ["adamw_torch_fused", "adamw_torch", "sgd"])
 @pytest.mark.parametrize("precision", [{}, {"bf16": True}, {"fp16": True}], ids=["fp32", "bf16", "fp16"])
-def test_a_bad_step_changes_nothing(make_args: MakeArgs, optim: str, precision: dict[str, bool]) -> None:
+def test_a_bad_step_changes_nothing(
+    make_args: MakeArgs, optim: str, precision: dict[str, bool], clipping: float
+) -> None:
     watch = Watch()
-    args = settings(make_args, optim=optim, **precision)
+    args = settings(make_args, optim=optim, max_grad_norm=clipping, **precision)
     Trainer(Net(), args, train_dataset=poisoned(9), callbacks=[watch]).train()
     for name, before in watch.states[1].items():
         assert torch.equal(watch.states[2][name], before), name
@@ -87,9 +90,10 @@ class ForbidSyncs(TrainerCallback):
         torch.cuda.set_sync_debug_mode("error" if 2 <= state.global_step < 7 else "default")
 
 
-def test_skipping_does_not_wait_for_the_device(make_args: MakeArgs) -> None:
+@pytest.mark.parametrize("clipping", [1.0, 0.0])
+def test_skipping_does_not_wait_for_the_device(make_args: MakeArgs, clipping: float) -> None:
     """With a fused optimizer; the bad step lies inside the steps in which waiting raises."""
-    args = settings(make_args)
+    args = settings(make_args, max_grad_norm=clipping)
     trainer = Trainer(Net(), args, train_dataset=poisoned(17), callbacks=[ForbidSyncs()])
     assert trainer.train().global_step == 8
     assert all(torch.isfinite(tensor).all() for tensor in trainer.model.state_dict().values())

@@ -9,6 +9,7 @@ import sys
 import sysconfig
 import threading
 import time
+from collections import deque
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,11 +26,15 @@ _PERIODS_KEPT = 64
 _PACKAGE = str(Path(__file__).resolve().parents[1]) + os.sep
 _STANDARD_LIBRARY = os.path.realpath(sysconfig.get_path("stdlib")) + os.sep
 
-_STARTING = "starting"
-_IN_STEP = "in a training step"
-_WAITING = "waiting for data"
-_EVALUATING = "evaluating"
-_SAVING = "saving"
+#: Where our own code stands -> what that means.
+_PHASES = {
+    os.path.join("loop", "evaluate"): "evaluating",
+    os.path.join("trainer", "evaluation"): "evaluating",
+    os.path.join("trainer", "saving"): "saving",
+    os.path.join("checkpoint", "saver"): "saving",
+    os.path.join("loop", "step"): "in a training step",
+    os.path.join("data", "feed"): "waiting for data",
+}
 
 
 class WatchdogCallback(TrainerCallback):
@@ -39,7 +44,6 @@ class WatchdogCallback(TrainerCallback):
     Code that blocks while it holds Python's global lock cannot be seen from inside the process.
     """
 
-    # Others may switch evaluating and saving on; the phase that follows a step depends on it.
     listens_last = True
 
     def __init__(self, events: RunEvents, seconds: float = 120.0, exit_process: bool = False) -> None:
@@ -51,19 +55,18 @@ class WatchdogCallback(TrainerCallback):
         self._folder = Path(".")
         self._state = TrainerState()
         self._watched_thread = 0
-        self._phase = _STARTING
         self._stop: threading.Event | None = None
         self._watcher: threading.Thread | None = None
         self._forget_times()
 
-    # ---- signs of life: plain assignments, since some of them come with every step
+    # ---- signs of life. Steps are not among these events: the watching thread sees the step count change by itself,
+    # ---- so that watching costs a step nothing.
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._end_watch()
         self._folder, self._state = Path(args.output_dir), state
         self._watched_thread = threading.get_ident()
         self._forget_times()
-        self._phase = _EVALUATING if args.eval_on_start else _WAITING
         self._stop = threading.Event()
         self._watcher = threading.Thread(
             target=self._watch, args=(self._stop,), name="trainwright-watchdog", daemon=True
@@ -78,34 +81,20 @@ class WatchdogCallback(TrainerCallback):
         self._end_watch()
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._phase, self._beat = _WAITING, time.monotonic()
-
-    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        now = time.monotonic()
-        self._phase, self._beat = _IN_STEP, now
-        if self._step_began:
-            # From one step to the next, waiting for data included; the median forgets evaluations in between.
-            self._periods[self._steps % _PERIODS_KEPT] = now - self._step_began
-            self._steps += 1
-        self._step_began = now
-
-    def on_substep_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._beat = time.monotonic()
-
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._phase, self._beat = _next_phase(control), time.monotonic()
+        # A run that went back to a checkpoint has another state.
+        self._state, self._beat = state, time.monotonic()
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._phase, self._beat = _next_phase(control), time.monotonic()
+        self._beat = time.monotonic()
 
     def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._phase, self._beat = _EVALUATING, time.monotonic()
+        self._beat = time.monotonic()
 
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._phase, self._beat = _SAVING if control.should_save else _WAITING, time.monotonic()
+        self._beat = time.monotonic()
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._phase, self._beat = _WAITING, time.monotonic()
+        self._beat = time.monotonic()
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._beat = time.monotonic()
@@ -114,9 +103,7 @@ class WatchdogCallback(TrainerCallback):
 
     def _forget_times(self) -> None:
         self._beat = time.monotonic()
-        self._step_began = 0.0
-        self._steps = 0
-        self._periods = [0.0] * _PERIODS_KEPT
+        self._periods: deque[float] = deque(maxlen=_PERIODS_KEPT)
 
     def _end_watch(self) -> None:
         if self._stop is not None:
@@ -127,15 +114,21 @@ class WatchdogCallback(TrainerCallback):
 
     def limit(self) -> float:
         """The longest silence that is still taken for work, in seconds."""
-        known = self._periods[: min(self._steps, _PERIODS_KEPT)]
+        known = list(self._periods)
         return max(self.seconds, _TIMES_MEDIAN * statistics.median(known)) if known else self.seconds
 
     def _watch(self, stop: threading.Event) -> None:
         reported = asleep_until = 0.0
+        step, step_seen = self._state.global_step, time.monotonic()
         checked = time.monotonic()
         pause = min(max(self.seconds / 20, 0.005), 1.0)
         while not stop.wait(pause):
-            now, beat = time.monotonic(), self._beat
+            now, current = time.monotonic(), self._state.global_step
+            if current != step:
+                # From one step to the next, waiting for data included; the median forgets evaluations in between.
+                self._periods.append((now - step_seen) / max(current - step, 1))
+                step, step_seen, self._beat = current, now, now
+            beat = self._beat
             if now - checked > pause + self.seconds / 2:
                 # This thread was held up as well: the whole process was suspended, which is nobody's fault.
                 asleep_until = now
@@ -146,8 +139,8 @@ class WatchdogCallback(TrainerCallback):
                 self._report(silence)
 
     def _report(self, silence: float) -> None:
-        phase = self._phase
-        place = waiting_place(sys._current_frames().get(self._watched_thread))
+        frame = sys._current_frames().get(self._watched_thread)
+        phase, place = phase_of(frame), waiting_place(frame)
         path = self._write_stacks()
         stacks = "the stacks could not be written" if path is None else f"all stacks are in {path}"
         self.events.record(
@@ -177,9 +170,16 @@ class WatchdogCallback(TrainerCallback):
         return path
 
 
-def _next_phase(control: TrainerControl) -> str:
-    """What the loop does after a step or an epoch."""
-    return _EVALUATING if control.should_evaluate else _SAVING if control.should_save else _WAITING
+def phase_of(frame: FrameType | None) -> str:
+    """What a training thread is doing, from the innermost of our own files on its stack."""
+    while frame is not None:
+        file = os.path.realpath(frame.f_code.co_filename)
+        if file.startswith(_PACKAGE):
+            for part, phase in _PHASES.items():
+                if file[len(_PACKAGE) :].startswith(part):
+                    return phase
+        frame = frame.f_back
+    return "between steps"
 
 
 def waiting_place(frame: FrameType | None) -> str:

@@ -19,6 +19,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,6 +42,7 @@ from trainwright.core.events import RunEvents
 _PASSING = {errno.EIO, errno.EAGAIN, errno.ETIMEDOUT, errno.ESTALE, errno.EINTR}
 _WAITS = (0.5, 2.0)
 _SMALL_FILES = 2**20
+_WRITERS = 2
 
 
 @dataclass
@@ -186,8 +188,10 @@ class Saver:
     def _write(self, job: SaveJob) -> None:
         staging = staging_of(job.target)
         files: dict[str, FileFacts] = {}
-        for name, chunks in job.tensors.items():
-            files[name] = write_file(staging / name, chunks())
+        with ThreadPoolExecutor(_WRITERS, thread_name_prefix="trainwright-write") as writers:
+            # Two at a time: while one file is forced to disk the other can be written.
+            writing = {name: writers.submit(_write_tensors, staging / name, get) for name, get in job.tensors.items()}
+            files |= {name: done.result() for name, done in writing.items()}
         for name, text in job.texts.items():
             files[name] = write_text(staging / name, text())
         if job.finish is not None:
@@ -206,6 +210,10 @@ class Saver:
             level=logging.ERROR,
             error=type(error).__name__,
         )
+
+
+def _write_tensors(path: Path, chunks: Callable[[], list[Chunk]]) -> FileFacts:
+    return write_file(path, chunks())
 
 
 def _adopted(staging: Path, known: Mapping[str, FileFacts]) -> dict[str, FileFacts]:

@@ -120,11 +120,11 @@ def _load_state(model: nn.Module, state: dict[str, Tensor], where: Path) -> None
         )
     sizes = [name for name, tensor in state.items() if tensor.shape != own[name].shape]
     if sizes:
-        first = sizes[0]
+        first, others = sizes[0], f", and {len(sizes) - 1} more" if len(sizes) > 1 else ""
         raise ValueError(
             f"The weights in {where} do not fit the model: {first} is {tuple(state[first].shape)} there and "
-            f"{tuple(own[first].shape)} here{f', and {len(sizes) - 1} more' if len(sizes) > 1 else ''}. Build the model "
-            "with the same configuration as the run that was saved."
+            f"{tuple(own[first].shape)} here{others}. Build the model with the same configuration as the run that was "
+            "saved."
         )
     model.load_state_dict(state, strict=False)
     tie = getattr(model, "tie_weights", None)

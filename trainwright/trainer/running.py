@@ -20,7 +20,7 @@ from trainwright.core.run import Run, Unfinished
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.core.stops import StopRequests
 from trainwright.data.feed import TrainFeed, take
-from trainwright.engines.torch.nonfinite import NonFiniteCallback
+from trainwright.engines.torch.nonfinite import NonFiniteWatch
 from trainwright.engines.torch.randomness import random_state
 from trainwright.loop.fit import begin, end, run_epochs
 from trainwright.trainer.bookkeeping import BookkeepingMethods
@@ -35,6 +35,7 @@ class RunningMethods(BookkeepingMethods):
     """Build a run, drive it, stop it, rescue it."""
 
     _guards: list[Any] = []  # noqa: RUF012 - replaced, never changed
+    _nonfinite: NonFiniteWatch
     #: Whether we made the schedule, and may make it again.
     _own_scheduler: bool
 
@@ -93,7 +94,12 @@ class RunningMethods(BookkeepingMethods):
     def _finish(self) -> None:
         # A run that was resumed with nothing left to do has not taken it up yet.
         self._take_up_state()
+        self._nonfinite.settle()
         super()._finish()
+
+    def _log_training(self, logs: dict[str, float]) -> None:
+        super()._log_training(logs)
+        self._nonfinite.settle()
 
     def _stop_early(self, run: Run, stop: StopRequested) -> None:
         """Save, and raise what the caller should see."""
@@ -132,6 +138,7 @@ class RunningMethods(BookkeepingMethods):
         if self._saver.owes_a_save:
             self._saver.owes_a_save = False
             self.control.should_save = True
+        self._nonfinite.look(self.state.global_step, self.engine.was_bad, self._feed)
         self._leave_if_asked()
 
     # ---- building the run
@@ -159,6 +166,10 @@ class RunningMethods(BookkeepingMethods):
         )
         self.control = TrainerControl()
         self._set_guards()
+        self.engine.boundary.keeps_random = self._may_save_unasked()
+        self._nonfinite = NonFiniteWatch(
+            self._events, ours(self.args, "max_nonfinite_steps"), rewind=ours(self.args, "rewind_on_nonfinite")
+        )
         self._imported_from = None
         self.callback_handler.pop_callback(LoaderDraws)
         unfinished = self._continue_from(checkpoint, plan) if checkpoint is not None else Unfinished()
@@ -207,15 +218,7 @@ class RunningMethods(BookkeepingMethods):
         """Callbacks that watch over one run; those of an earlier run go."""
         for guard in self._guards:
             self.callback_handler.remove_callback(guard)
-        self._guards = [
-            NonFiniteCallback(
-                self._events,
-                ours(self.args, "max_nonfinite_steps"),
-                rewind=ours(self.args, "rewind_on_nonfinite"),
-                verdict=lambda: self.engine.was_bad,
-                feed=lambda: self._feed,
-            ),
-        ]
+        self._guards = []
         seconds = ours(self.args, "watchdog_seconds")
         if seconds and self.args.should_save:
             self._guards.append(WatchdogCallback(self._events, seconds, ours(self.args, "watchdog_exit")))

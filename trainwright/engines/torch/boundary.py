@@ -19,6 +19,8 @@ class Boundary:
     """Marks the state before each step, and goes back to it."""
 
     def __init__(self, model: nn.Module) -> None:
+        #: Off where nothing will be saved: buffers are still needed, for steps that are not finite.
+        self.keeps_random = True
         self._generators = GeneratorStates()
         self._host: Any = None
         self._torch: dict[str, Tensor] = {}
@@ -37,8 +39,9 @@ class Boundary:
 
     def mark(self) -> None:
         """Remember this moment."""
-        self._host = self._generators.capture()
-        self._torch = torch_states()
+        if self.keeps_random:
+            self._host = self._generators.capture()
+            self._torch = torch_states()
         if self._others:
             self._find_changing_buffers()
         if self._buffers:

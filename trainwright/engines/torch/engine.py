@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from trainwright.core.engine import Portion
 from trainwright.engines.torch.boundary import Boundary
 from trainwright.engines.torch.meter import LossMeter, WeightedMean
-from trainwright.engines.torch.nonfinite import is_bad, rough_size, skips_on_device
+from trainwright.engines.torch.nonfinite import GradientCheck, is_bad, skips_on_device
 from trainwright.engines.torch.precision import Precision
 from trainwright.engines.torch.schedules import needs_metric
 from trainwright.engines.torch.targets import count_rows
@@ -65,6 +65,7 @@ class TorchEngine:
         self._grad_norm = self._step_lr = None
         self.was_bad = False
         self._skips_on_device = skips_on_device(optimizer)
+        self._gradient_check = GradientCheck(self.parameters)
         self.boundary = Boundary(model)
 
     # ---- one optimizer step, in the order the loop calls it
@@ -91,14 +92,20 @@ class TorchEngine:
             self._scaler = None
         if self._scaler is not None:
             self._scaler.unscale_(self.optimizer)
+        norm: Tensor | None = None
         if self.max_grad_norm > 0:
-            norm = self._grad_norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
+            norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
+        elif norm_wanted:
+            norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+        self._grad_norm = norm
+        if self._scaler is not None:
+            # Infinite gradients are the scaler's business: it looks for the largest scale that works.
+            self.was_bad = is_bad(loss, 0.0)
+        elif norm is not None:
+            self.was_bad = is_bad(loss, norm)
         else:
             gradients = [p.grad for p in self.parameters if p.grad is not None]
-            norm = nn.utils.get_total_norm(gradients) if norm_wanted else rough_size(gradients)
-            self._grad_norm = norm if norm_wanted else None
-        # With a scaler infinite gradients are its business: it looks for the largest scale that works.
-        self.was_bad = is_bad(loss, norm if self._scaler is None else 0.0)
+            self.was_bad = self._gradient_check.is_bad(loss, gradients)
 
     def apply_update(self) -> None:
         self.wait_for_copy()

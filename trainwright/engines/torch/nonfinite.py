@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trainwright.core.callback import TrainerCallback
 from trainwright.core.errors import NonFiniteError, Rewind
 from trainwright.core.events import RunEvents
-from trainwright.core.state import ExportableState
 
 
 def is_bad(loss: Tensor | None, norm: Tensor | float) -> bool | Tensor:
@@ -26,14 +24,32 @@ def is_bad(loss: Tensor | None, norm: Tensor | float) -> bool | Tensor:
     return not (math.isfinite(norm) and (loss is None or math.isfinite(loss)))
 
 
-def rough_size(gradients: list[Tensor]) -> Tensor | float:
-    """A number that is finite if and only if all gradients are; cheaper than their norm, which nobody asked for."""
-    if not gradients:
-        return 0.0
-    first = gradients[0]
-    if any(gradient.dtype != first.dtype or gradient.device != first.device for gradient in gradients):
-        return torch.nn.utils.get_total_norm(gradients)
-    return torch.stack(torch._foreach_norm(gradients)).sum()
+class GradientCheck:
+    """Looks for NaN and infinity in gradients whose norm nobody asked for: one kernel, the one that fp16's scaler uses.
+
+    It also multiplies by a factor, which is 1 here.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        kinds = {(parameter.dtype, parameter.device) for parameter in parameters}
+        self._is_uniform = len(kinds) == 1
+        device = parameters[0].device if parameters else torch.device("cpu")
+        self._found, self._factor = torch.zeros((), device=device), torch.ones((), device=device)
+
+    def is_bad(self, loss: Tensor | None, gradients: list[Tensor]) -> bool | Tensor:
+        """As :func:`is_bad`, for gradients instead of their norm."""
+        if not self._is_uniform or not gradients:
+            return is_bad(loss, torch.nn.utils.get_total_norm(gradients))
+        found = self._found
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, self._factor)
+        if found.is_cpu:
+            if found.item():
+                found.zero_()
+                return True
+            return loss is not None and not math.isfinite(loss)
+        bad = found.clone()
+        found.zero_()
+        return bad if loss is None else torch.maximum(bad, torch.isfinite(loss).logical_not_().to(torch.float32))
 
 
 def skips_on_device(optimizer: Any) -> bool:
@@ -61,37 +77,32 @@ class Verdict:
         return bool(self.value)
 
 
-class NonFiniteCallback(TrainerCallback, ExportableState):
+class NonFiniteWatch:
     """Reports bad steps, and stops or rewinds after ``limit`` in a row.
 
     On a GPU the answer is fetched in the background and read when it is there, a step or two late.
     """
 
-    def __init__(
-        self,
-        events: RunEvents,
-        limit: int | None,
-        *,
-        rewind: bool,
-        verdict: Callable[[], bool | Tensor],
-        feed: Callable[[], Any],
-    ) -> None:
+    def __init__(self, events: RunEvents, limit: int | None, *, rewind: bool) -> None:
         self._events, self._limit, self._rewind = events, limit, rewind
-        self._verdict, self._feed = verdict, feed
         self._waiting: deque[Verdict] = deque()
         self._bad: list[Verdict] = []
+        self._feed: Any = None
+        self._last_step = -1
         self.in_a_row = 0
-        #: Bad steps of the whole run.
+        #: Bad steps of this process.
         self.skipped = 0
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        value = self._verdict()
+    def look(self, step: int, value: bool | Tensor, feed: Any) -> None:
+        """Take note of what the engine says of ``step``; called after every step, perhaps more than once."""
         if value is False and not self._waiting:
             self.in_a_row = 0
             return
-        feed = self._feed()
+        if step == self._last_step:
+            return
+        self._last_step, self._feed = step, feed
         first, last = feed.last_group
-        verdict = Verdict(state.global_step, feed.epoch, first, last, value)
+        verdict = Verdict(step, feed.epoch, first, last, value)
         if isinstance(value, Tensor):
             verdict.value = torch.empty((), dtype=value.dtype, pin_memory=True).copy_(value, non_blocking=True)
             verdict.copied = torch.cuda.Event()
@@ -99,11 +110,8 @@ class NonFiniteCallback(TrainerCallback, ExportableState):
         self._waiting.append(verdict)
         self._read()
 
-    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # The device was waited for anyway.
-        self._read(wait=True)
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def settle(self) -> None:
+        """Read what is still on its way; where the device was waited for anyway."""
         self._read(wait=True)
 
     def _read(self, *, wait: bool = False) -> None:
@@ -118,7 +126,7 @@ class NonFiniteCallback(TrainerCallback, ExportableState):
         self.in_a_row += 1
         self.skipped += 1
         self._bad = [*self._bad[-(self.in_a_row - 1) :], verdict] if self.in_a_row > 1 else [verdict]
-        data = self._feed().describe(verdict.epoch, verdict.first_batch, verdict.last_batch)
+        data = self._feed.describe(verdict.epoch, verdict.first_batch, verdict.last_batch)
         samples = data.get("samples")
         where = f"samples {samples}" if samples is not None else f"batches {data['batches']}"
         self._events.record(
@@ -139,6 +147,3 @@ class NonFiniteCallback(TrainerCallback, ExportableState):
             self.in_a_row = 0
             raise Rewind(verdict.step, left_out)
         raise NonFiniteError(verdict.step, self.in_a_row)
-
-    def state(self) -> dict[str, Any]:
-        return {"args": {}, "attributes": {"in_a_row": self.in_a_row, "skipped": self.skipped}}
