@@ -26,10 +26,6 @@ $(VENV)/dev: $(VENV)/torch pyproject.toml
 	$(PIP) $(CONSTRAIN) -e '.[demo,hf,tensorboard,metrics,lora,schedulefree,search]' --group dev
 	@touch $@
 
-$(VENV)/bench: $(VENV)/dev
-	$(PIP) $(CONSTRAIN) --group bench
-	@touch $@
-
 demo: $(VENV)/demo  ## learn handwritten digits in well under a minute
 	$(BIN)/trainwright demo
 
@@ -50,7 +46,7 @@ test: $(VENV)/dev  ## everything, with sampled points and one seed: what CI runs
 test-full: $(VENV)/dev  ## all points, several seeds; before an issue is resolved
 	$(BIN)/pytest -n 2 -m "not gpu" --seeds 5 --hypothesis-profile=thorough
 
-bench: $(VENV)/bench  ## measure; results belong into bench/RESULTS.md
+bench: $(VENV)/dev  ## measure; results belong into bench/RESULTS.md
 	$(BIN)/python bench/correctness.py
 	$(BIN)/python bench/imports.py
 	$(BIN)/python bench/overhead.py

@@ -23,6 +23,8 @@ from trainwright.data.feed import TrainFeed
 from trainwright.data.loader import Loader
 from trainwright.data.order import SequentialOrder
 
+pytestmark = pytest.mark.slow
+
 
 class Rows(Dataset[Any]):
     def __len__(self) -> int:

@@ -16,6 +16,8 @@ import pytest
 from tests.faults import runner
 from trainwright import get_last_checkpoint
 
+pytestmark = pytest.mark.slow
+
 FILES = [
     "config.yaml",
     "manifest.json",

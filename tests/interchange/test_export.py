@@ -18,6 +18,8 @@ from trainwright.checkpoint.interchange.importing import import_checkpoint
 from trainwright.checkpoint.interchange.to_transformers import STATE_FIELDS, export_checkpoint
 from trainwright.checkpoint.manifest import problems_of
 
+pytestmark = pytest.mark.slow
+
 Straight = Callable[[str, Case, float], Any]
 
 PICKLES = ["optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"]

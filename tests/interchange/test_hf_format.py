@@ -12,6 +12,8 @@ from tests.interchange.runs import STEADY, build, losses
 from trainwright.checkpoint.interchange.to_transformers import export_checkpoint
 from trainwright.checkpoint.manifest import problems_of, read_manifest
 
+pytestmark = pytest.mark.slow
+
 FILES = ["optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"]
 
 

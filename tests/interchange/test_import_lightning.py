@@ -15,6 +15,8 @@ from torch.utils.data import DataLoader
 from tests.interchange.runs import STEADY, Steady, build, losses
 from trainwright.checkpoint.interchange.importing import import_checkpoint
 
+pytestmark = pytest.mark.slow
+
 RATE = 3e-3
 OURS: dict[str, Any] = {
     "train_sampling_strategy": "sequential",
@@ -133,7 +135,7 @@ def test_names_are_cut_as_asked(tmp_path: Path) -> None:
 def test_a_real_run_of_lightning(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        lightning = pytest.importorskip("lightning")
+        import lightning
 
     class Module(lightning.LightningModule):
         def __init__(self) -> None:

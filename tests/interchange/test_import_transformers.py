@@ -18,6 +18,8 @@ from tests.interchange.runs import CASES, Normed, build, losses
 from trainwright.checkpoint.interchange.importing import import_checkpoint
 from trainwright.checkpoint.manifest import problems_of
 
+pytestmark = pytest.mark.slow
+
 Straight = Callable[[str, float], Any]
 
 

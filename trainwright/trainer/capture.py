@@ -88,6 +88,10 @@ class Capture:
             finish=(lambda folder: write_transformers_files(folder, folder)) if too_for_transformers else None,
         )
 
+    def forget(self) -> None:
+        """Give the memory back; the next save asks for it again."""
+        self._packs.clear()
+
     def _pack(self, name: str, tensors: dict[str, Tensor]) -> TensorPack:
         pack = self._packs.get(name)
         if pack is None or not pack.fits(tensors):

@@ -225,6 +225,7 @@ class Trainer(RunningMethods):
             finally:
                 self.is_in_train = False
                 self._saver.wait()
+                self._capture.forget()
                 close_loader(loader)
         return TrainOutput(self.state.global_step, self._summary["train_loss"], self._summary)
 
