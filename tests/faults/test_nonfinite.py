@@ -155,3 +155,29 @@ def test_rewind_without_a_checkpoint_stops(make_args: MakeArgs) -> None:
         train(
             make_args, poisoned_rows(*range(32)), max_nonfinite_steps=2, rewind_on_nonfinite=True, save_strategy="steps"
         )
+
+
+@pytest.mark.parametrize("poison", [False, True])
+def test_sparse_gradients_are_judged_too(make_args: MakeArgs, poison: bool) -> None:
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.words, self.out = nn.Embedding(10, 6, sparse=True), nn.Linear(6, 3)
+
+        def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+            vectors = self.words(x.nan_to_num().abs().long().clamp(max=9)).mean(1)
+            return {"loss": F.cross_entropy(self.out(vectors) * x.sum(1, keepdim=True), labels)}
+
+    watch = Watch()
+    args = make_args(
+        max_steps=4,
+        per_device_train_batch_size=4,
+        optim="sgd",
+        max_grad_norm=0.0,
+        learning_rate=0.1,
+        train_sampling_strategy="sequential",
+    )
+    Trainer(Words(), args, train_dataset=poisoned_rows(*([5] if poison else [])), callbacks=[watch]).train()
+    assert equal(watch.states[1], watch.states[0]) == poison
+    assert all(torch.isfinite(tensor).all() for tensor in watch.states[-1].values())
