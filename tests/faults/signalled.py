@@ -26,16 +26,17 @@ NEVER = 10**6
 
 
 class Place:
-    """Where the run waits: it leaves a mark and goes on after a while, signal or no signal."""
+    """Where the run waits: it leaves a mark and goes on when the signals were sent, or, if it must hang, much later."""
 
-    def __init__(self, folder: Path, seconds: float) -> None:
-        self.mark, self.seconds = folder / "here", seconds
+    def __init__(self, folder: Path, *, hangs: bool) -> None:
+        self.mark, self.sent, self.hangs = folder / "here", folder / "sent", hangs
 
     def wait(self) -> None:
         self.mark.touch()
-        end = time.monotonic() + self.seconds
-        while time.monotonic() < end:
+        end = time.monotonic() + 60
+        while time.monotonic() < end and (self.hangs or not self.sent.exists()):
             time.sleep(0.02)
+        time.sleep(0.1)
 
 
 class WaitingNet(Net):
@@ -106,29 +107,29 @@ def slow_writes(place: Place | None) -> None:
     os.write = write  # type: ignore[assignment]
 
 
-#: name -> where it waits, for how long, which signals, and further arguments
-CASES: dict[str, tuple[str, float, list[int], dict[str, Any]]] = {
-    "term in a step": ("step", 0.5, [signal.SIGTERM], {}),
-    "int in a step": ("step", 0.5, [signal.SIGINT], {}),
-    "usr1 in a step": ("step", 0.5, [signal.SIGUSR1], {}),
-    "twice": ("step", 0.5, [signal.SIGTERM, signal.SIGTERM], {}),
-    "in evaluation": ("eval", 0.5, [signal.SIGTERM], {}),
-    "in a fetch": ("data", 0.5, [signal.SIGTERM], {}),
-    "group with workers": ("step", 0.5, [signal.SIGTERM], {"dataloader_num_workers": 2}),
-    "interrupt to group with workers": ("step", 0.5, [signal.SIGINT], {"dataloader_num_workers": 2}),
-    "while waiting for workers": ("data", 60.0, [signal.SIGTERM], {"dataloader_num_workers": 2}),
-    "in a save": ("save", 1.0, [signal.SIGTERM], {"save_steps": 5}),
-    "own exit code": ("step", 0.5, [signal.SIGTERM], {"preempted_exit_code": 99}),
-    "past the deadline": ("step", 30.0, [signal.SIGTERM], {"preemption_deadline": 0.5}),
-    "time is up": ("step", 0.5, [], {"max_hours": 0.3 / 3600}),
-    "no saving": ("step", 0.5, [signal.SIGTERM], {"save_strategy": "no"}),
+#: name -> where it waits, whether it hangs there, which signals, and further arguments
+CASES: dict[str, tuple[str, bool, list[int], dict[str, Any]]] = {
+    "term in a step": ("step", False, [signal.SIGTERM], {}),
+    "int in a step": ("step", False, [signal.SIGINT], {}),
+    "usr1 in a step": ("step", False, [signal.SIGUSR1], {}),
+    "twice": ("step", False, [signal.SIGTERM, signal.SIGTERM], {}),
+    "in evaluation": ("eval", False, [signal.SIGTERM], {}),
+    "in a fetch": ("data", False, [signal.SIGTERM], {}),
+    "group with workers": ("step", False, [signal.SIGTERM], {"dataloader_num_workers": 2}),
+    "interrupt to group with workers": ("step", False, [signal.SIGINT], {"dataloader_num_workers": 2}),
+    "while waiting for workers": ("data", True, [signal.SIGTERM], {"dataloader_num_workers": 2}),
+    "in a save": ("save", False, [signal.SIGTERM], {"save_steps": 5}),
+    "own exit code": ("step", False, [signal.SIGTERM], {"preempted_exit_code": 99}),
+    "past the deadline": ("step", True, [signal.SIGTERM], {"preemption_deadline": 0.5}),
+    "time is up": ("step", False, [], {"max_hours": 0.3 / 3600}),
+    "no saving": ("step", False, [signal.SIGTERM], {"save_strategy": "no"}),
     "no saving but just in time": (
         "step",
-        0.5,
+        False,
         [signal.SIGTERM],
         {"save_strategy": "no", "enable_jit_checkpoint": True},
     ),
-    "not handled": ("step", 5.0, [signal.SIGTERM], {"handle_signals": False}),
+    "not handled": ("step", False, [signal.SIGTERM], {"handle_signals": False}),
 }
 
 
@@ -153,9 +154,9 @@ def child(work: Callable[[], None]) -> int:
 
 
 def tried(folder: Path, name: str) -> dict[str, Any]:
-    where, seconds, signals, extra = CASES[name]
+    where, hangs, signals, extra = CASES[name]
     folder.mkdir(parents=True)
-    place = Place(folder, seconds)
+    place = Place(folder, hangs=hangs)
 
     def work() -> None:
         if where == "save":
@@ -163,11 +164,15 @@ def tried(folder: Path, name: str) -> dict[str, Any]:
         build(folder, place, where, **extra).train()
 
     pid = child(work)
-    _wait_for(place.mark)
+    if signals:
+        _wait_for(place.mark)
+    else:
+        time.sleep(0.5)
     for number in signals:
         # Schedulers and terminals signal the whole group.
         os.killpg(pid, number)
         time.sleep(0.05)
+    place.sent.touch()
     if name == "past the deadline":
         _wait_for(folder / "run" / "checkpoint-4" / "manifest.json")
         os.killpg(pid, signal.SIGKILL)

@@ -92,7 +92,8 @@ def traces(trainer: Trainer) -> dict[str, Any]:
     scaler = trainer.engine.precision.scaler
     tensors, values = callback_tensors([c for c in trainer.callback_handler.callbacks if not isinstance(c, Cut)])
     history = [{k: v for k, v in entry.items() if not k.endswith(_TIMES)} for entry in state.log_history[:-1]]
-    best = state.best_model_checkpoint
+    # Where the best is not saved for its own sake, the checkpoint of an interruption may happen to be of that step.
+    best = state.best_model_checkpoint if trainer.args.load_best_model_at_end or trainer.args.save_best else None
     return {
         "weights": digest(dict(trainer.model.state_dict())),
         "optimizer": digest(

@@ -36,7 +36,7 @@ EXPECTED: dict[str, tuple[int, list[str] | None]] = {
     "own exit code": (99, ["checkpoint-5"]),
     # The step never ended; step 4 was saved beside it, and the process was killed for good.
     "past the deadline": (-signal.SIGKILL, ["checkpoint-4"]),
-    "time is up": (75, ["checkpoint-5"]),
+    "time is up": (75, None),
     "no saving": (75, []),
     "no saving but just in time": (75, ["checkpoint-5"]),
     "not handled": (-signal.SIGTERM, []),
