@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainwright.checkpoint.durable import aside_of, delete_folder, discard, sync_folder
+from trainwright.checkpoint.durable import delete_folder, discard, sync_folder
 from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, problems_of
 
 logger = logging.getLogger("trainwright")
@@ -101,15 +101,3 @@ def rotate(
     for path in surplus:
         delete_folder(path)
     return surplus
-
-
-__all__ = [
-    "aside_of",
-    "checkpoint_path",
-    "get_last_checkpoint",
-    "list_checkpoints",
-    "newest_good",
-    "rotate",
-    "step_of",
-    "sweep",
-]

@@ -12,7 +12,7 @@ import shutil
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 Chunk = bytes | memoryview
 
@@ -152,26 +152,3 @@ def discard(folder: Path) -> None:
 
 def write_text(path: Path, text: str) -> FileFacts:
     return write_file(path, [text.encode("utf-8")])
-
-
-def replace_text(path: Path, text: str) -> None:
-    """A small file replaced whole: readers see the old text or the new, never half of one."""
-    draft = path.with_name(f".{path.name}.writing")
-    write_text(draft, text)
-    os.replace(draft, path)
-
-
-__all__: list[Any] = [
-    "Chunk",
-    "FileFacts",
-    "delete_folder",
-    "discard",
-    "facts_of",
-    "publish",
-    "replace_text",
-    "staging_of",
-    "sync_file",
-    "sync_folder",
-    "write_file",
-    "write_text",
-]
