@@ -103,6 +103,26 @@ def tiny_llama(seed: int = 0) -> Any:
     return LlamaForCausalLM(config)
 
 
+def tiny_mixture(seed: int = 0) -> Any:
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    torch.manual_seed(seed)
+    config = MixtralConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        max_position_embeddings=32,
+        bos_token_id=0,
+        eos_token_id=0,
+        pad_token_id=0,
+    )
+    return MixtralForCausalLM(config)
+
+
 def tiny_bert(labels: int = 3, seed: int = 0) -> Any:
     from transformers import BertConfig, BertForSequenceClassification
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from tests.models import Plain, tiny_bert, tiny_gpt2, token_rows
+from tests.models import Plain, tiny_bert, tiny_gpt2, tiny_mixture, token_rows
 from trainwright import Trainer
 from trainwright.checkpoint.training_state import flatten_optimizer, unflatten_optimizer
 from trainwright.checkpoint.weights import load_weights, save_weights
@@ -89,26 +89,6 @@ def _backward(model: Plain) -> torch.Tensor:
     loss = model.logits(torch.ones(2, 6)).square().sum()
     loss.backward()
     return loss
-
-
-def tiny_mixture(seed: int = 0) -> Any:
-    from transformers import MixtralConfig, MixtralForCausalLM
-
-    torch.manual_seed(seed)
-    config = MixtralConfig(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        num_local_experts=4,
-        max_position_embeddings=32,
-        bos_token_id=0,
-        eos_token_id=0,
-        pad_token_id=0,
-    )
-    return MixtralForCausalLM(config)
 
 
 @pytest.mark.parametrize("make", [tiny_gpt2, tiny_mixture], ids=["tied", "mixture of experts"])

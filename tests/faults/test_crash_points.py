@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +12,6 @@ import pytest
 
 RUNNER = Path(__file__).with_name("runner.py")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """In memory where there is such a place: what is tested is the order of operations, not how long fsync takes."""
-    memory = Path("/dev/shm")
-    place = Path(tempfile.mkdtemp(prefix="trainwright-", dir=memory if memory.is_dir() else None))
-    yield place
-    shutil.rmtree(place)
 
 
 def run(*words: object) -> dict[str, Any]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,20 +41,12 @@ EXPECTED: dict[str, tuple[int, list[str] | None]] = {
 }
 
 
-@pytest.fixture
-def place() -> Iterator[Path]:
-    memory = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(prefix="trainwright-", dir=memory if memory.is_dir() else None))
-    yield folder
-    shutil.rmtree(folder)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_signals_at_every_kind_of_moment(place: Path) -> None:
+def test_signals_at_every_kind_of_moment(folder: Path) -> None:
     """One test for all, since they share a process that is started once and forks."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.faults.signalled", str(place / "runs")],
+        [sys.executable, "-m", "tests.faults.signalled", str(folder / "runs")],
         cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
