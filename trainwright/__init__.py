@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from trainwright.config import TrainingArguments as TrainingArguments
     from trainwright.config.cadence import Every as Every
     from trainwright.core.callback import TrainerCallback as TrainerCallback
+    from trainwright.core.checkpointer import Checkpoint as Checkpoint
+    from trainwright.core.checkpointer import Checkpointer as Checkpointer
     from trainwright.core.errors import NonFiniteError as NonFiniteError
     from trainwright.core.errors import Preempted as Preempted
+    from trainwright.core.module import StepPlan as StepPlan
     from trainwright.core.results import EvalPrediction as EvalPrediction
     from trainwright.core.results import PredictionOutput as PredictionOutput
     from trainwright.core.results import TrainOutput as TrainOutput
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     from trainwright.data.collators import default_data_collator as default_data_collator
     from trainwright.data.collators_text import DataCollatorWithPadding as DataCollatorWithPadding
     from trainwright.engines.torch.ema import EMACallback as EMACallback
+    from trainwright.engines.torch.module import Module as Module
     from trainwright.engines.torch.randomness import set_seed as set_seed
     from trainwright.trainer import Seq2SeqTrainer as Seq2SeqTrainer
     from trainwright.trainer import Trainer as Trainer
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
 #: Public name -> module that defines it.
 _HOMES = {
     "BestRun": "core.results",
+    "Checkpoint": "core.checkpointer",
+    "Checkpointer": "core.checkpointer",
     "DataCollatorForMultipleChoice": "data.collators_text",
     "DataCollatorForPermutationLanguageModeling": "data.collators_lm",
     "DataCollatorForLanguageModeling": "data.collators_lm",
@@ -58,6 +64,7 @@ _HOMES = {
     "ExportableState": "core.state",
     "HubStrategy": "config",
     "IntervalStrategy": "config",
+    "Module": "engines.torch.module",
     "NonFiniteError": "core.errors",
     "OptimizerNames": "config",
     "PredictionOutput": "core.results",
@@ -69,6 +76,7 @@ _HOMES = {
     "Seq2SeqTrainer": "trainer",
     "Seq2SeqTrainingArguments": "config",
     "Tracker": "core.tracker",
+    "StepPlan": "core.module",
     "TrainOutput": "core.results",
     "Trainer": "trainer",
     "TrainerCallback": "core.callback",

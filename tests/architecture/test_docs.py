@@ -66,6 +66,17 @@ MODULES = [
     "core.results",
     "callbacks.early_stopping",
     "checkpoint.directory",
+    "checkpoint.states",
+    "compat.pymarlin.core.trainer_backend",
+    "compat.pymarlin.utils.checkpointer.checkpoint_utils",
+    "compat.pymarlin.utils.distributed",
+    "compat.pymarlin.utils.stats.basic_stats",
+    "core.checkpointer",
+    "config.batch_sizes",
+    "core.module",
+    "engines.torch.joint",
+    "engines.torch.logged",
+    "engines.torch.module",
     "engines.torch.randomness",
     "trainer.trainer",
 ]
@@ -80,6 +91,18 @@ def test_docstring_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.M
     assert tests
     for test in tests:
         assert runner.run(test).failed == 0
+
+
+#: Pages whose blocks of Python make one script, from top to bottom.
+SCRIPTS = ["modules.md"]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_code_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / name).read_text(), re.MULTILINE | re.DOTALL)
+    assert blocks
+    exec("\n".join(blocks), {"__name__": "__main__"})
 
 
 @pytest.mark.slow

@@ -16,12 +16,12 @@ SOURCES = sorted((ROOT / "trainwright").rglob("*.py"))
 
 PUBLIC_NAMES = set(
     """
-    BestRun DataCollatorForLanguageModeling DataCollatorForMultipleChoice
+    BestRun Checkpoint Checkpointer DataCollatorForLanguageModeling DataCollatorForMultipleChoice
     DataCollatorForPermutationLanguageModeling DataCollatorForSeq2Seq DataCollatorForTokenClassification
     DataCollatorForWholeWordMask DataCollatorWithFlattening DataCollatorWithPadding DefaultDataCollator
     DefaultFlowCallback EMACallback EarlyStoppingCallback EvalLoopOutput EvalPrediction Every ExportableState
-    HubStrategy IntervalStrategy NonFiniteError OptimizerNames Preempted PredictionOutput PrinterCallback
-    ProgressCallback SaveStrategy SchedulerType
+    HubStrategy IntervalStrategy Module NonFiniteError OptimizerNames Preempted PredictionOutput PrinterCallback
+    ProgressCallback SaveStrategy SchedulerType StepPlan
     Seq2SeqTrainer Seq2SeqTrainingArguments Tracker TrainOutput Trainer TrainerCallback TrainerControl
     TrainerState TrainingArguments __version__ default_data_collator enable_full_determinism get_last_checkpoint
     set_seed

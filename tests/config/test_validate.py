@@ -106,12 +106,30 @@ def test_accelerate_spelling_of_accumulation() -> None:
     assert args.gradient_accumulation_steps == 4
 
 
-def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="plain `python`"):
-        TrainingArguments("x")
+def test_what_the_launcher_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "1")
-    TrainingArguments("x")
+    assert TrainingArguments("x").world_size == 1
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="torchrun"):
+        TrainingArguments("x").world_size  # noqa: B018
+    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    args = TrainingArguments("x", use_cpu=True)
+    assert (args.world_size, args.process_index, args.local_process_index) == (2, 1, 1)
+    assert args.parallel_mode == "distributed"
+    assert not args.should_save
+    with pytest.raises(ValueError, match="use 'ddp-amp', or start the script with plain `python`"):
+        TrainingArguments("x", backend="sp-amp")
+
+
+def test_backends_by_name() -> None:
+    with pytest.raises(ValueError, match=r"not one of sp, sp-amp, sp-bf16, sp-fp16, ddp, ddp-amp, ddp-bf16, ddp-fp16"):
+        TrainingArguments("x", backend="horovod")
+    assert TrainingArguments("x", use_cpu=True, backend="sp-amp").bf16
+    assert TrainingArguments("x", use_cpu=True, backend="sp-fp16").fp16
+    assert not TrainingArguments("x", use_cpu=True, backend="ddp").bf16
+    with pytest.raises(ValueError, match="contradict"):
+        TrainingArguments("x", use_cpu=True, backend="sp-fp16", bf16=True)
 
 
 @pytest.mark.parametrize(
@@ -121,21 +139,22 @@ def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         {"average_tokens_across_devices": False},
         {"trackio_space_id": "me/it"},
         {"fsdp_config": {}},
-        {"micro_batch": 4},
-        {"micro_batch": "auto"},
-        {"auto_find_batch_size": True},
     ],
 )
 def test_without_effect_warns_once(values: dict[str, Any]) -> None:
     with pytest.warns(TrainwrightWarning, match="no effect") as caught:
-        args = TrainingArguments("x", **values)
+        TrainingArguments("x", **values)
     assert len(caught) == 1
-    assert args.micro_batch == ("auto" if "auto_find_batch_size" in values else values.get("micro_batch"))
+
+
+def test_auto_find_batch_size_is_an_alias() -> None:
+    assert TrainingArguments("x", auto_find_batch_size=True).micro_batch == "auto"
+    assert TrainingArguments("x", auto_find_batch_size=True, micro_batch=4).micro_batch == 4
 
 
 def test_device_is_asked_later(monkeypatch: pytest.MonkeyPatch) -> None:
     bare = SimpleNamespace(
-        device=lambda use_cpu: "abacus",
+        device=lambda use_cpu, index=0: "abacus",
         supports_bf16=lambda device: False,
         supports_fp16=lambda device: True,
         supports_tf32=lambda device: False,

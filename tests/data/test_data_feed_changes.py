@@ -27,6 +27,10 @@ def fixed(
     return feed_over(loader, accumulation)
 
 
+def last_group_of(feed: TrainFeed) -> dict[str, Any]:
+    return feed.describe(feed.epoch, *feed.last_group)
+
+
 def rows_of(groups: Any) -> list[int]:
     return [row for group in groups for batch in group for row in batch.tolist()]
 
@@ -50,7 +54,7 @@ def test_another_batch_size_loses_no_sample(n: int, sizes: list[tuple[int, int, 
         given = 0
         for group in feed.groups():
             given += 1
-            described = feed.describe_last_group()
+            described = last_group_of(feed)
             rows = rows_of([group])
             assert described["samples"] == rows
             seen += rows
@@ -206,7 +210,7 @@ def test_batches_left_out_while_they_are_on_their_way() -> None:
     feed = fixed(4, order=SequentialOrder(23))
     seen = []
     for group in feed.groups():
-        seen.append(feed.describe_last_group())
+        seen.append(last_group_of(feed))
         if feed.consumed == 2:
             feed.leave_out(0, [0, 3])
         assert rows_of([group]) == seen[-1]["samples"]
@@ -217,7 +221,7 @@ def test_batches_left_out_while_they_are_on_their_way() -> None:
 def test_what_is_not_known_of_a_group_is_none() -> None:
     feed = feed_over(Loader(Stream(), batch_size=4))
     next(feed.groups())
-    assert feed.describe_last_group() == {"epoch": 0, "batches": [0, 1], "samples": None}
+    assert last_group_of(feed) == {"epoch": 0, "batches": [0, 1], "samples": None}
 
 
 def test_a_group_of_an_earlier_epoch_can_be_described() -> None:

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 
 from trainwright import EvalPrediction, Trainer, TrainingArguments
 
+
 class Cheap(nn.Module):
     """A thousand logits for next to no work."""
 

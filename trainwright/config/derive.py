@@ -4,10 +4,12 @@ import importlib.util
 import logging
 from typing import Any
 
+from trainwright.config.backends import derive_backend
 from trainwright.config.enums import IntervalStrategy, SaveStrategy, SchedulerType
 from trainwright.config.fields import is_ours, ours
 from trainwright.config.fields.logs import NotGiven
 from trainwright.config.intervals import derive_strategies
+from trainwright.config.probe import probe_for
 
 BUILT_IN_TRACKERS = ("tensorboard", "jsonl")
 FOREIGN_TRACKERS = (
@@ -49,6 +51,8 @@ def derive(args: Any) -> None:
     if args.use_cpu:
         args.dataloader_pin_memory = False  # pinning is for copies to an accelerator
     _derive_accumulation(args)
+    if is_ours(args, "backend"):
+        derive_backend(args, lambda: probe_for(args).supports_bf16(args.device))
 
 
 def _derive_evaluation(args: Any) -> None:

@@ -95,10 +95,11 @@ HF: dict[str, Field] = {
         "dataloader_drop_last dataloader_multiprocessing_context dataloader_in_order remove_unused_columns "
         "train_sampling_strategy length_column_name",
     ),
+    **_all("acts", "several processes, as torchrun starts them", "ddp_backend ddp_timeout"),
     **_all(
         "no effect",
-        _ONE_PROCESS,
-        "ddp_backend ddp_timeout ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph",
+        "nothing wraps the model: gradients are summed after a step's last backward pass",
+        "ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph",
     ),
     "local_rank": Field("no effect", "read the property local_process_index instead"),
     "use_cpu": Field("acts", "keeps everything on the CPU"),
@@ -138,7 +139,8 @@ SEQ2SEQ: dict[str, Field] = {
 """What Seq2SeqTrainingArguments adds."""
 
 NATIVE: dict[str, Field] = {
-    "micro_batch": Field("no effect", "batches run whole until automatic micro-batching lands"),
+    "micro_batch": Field("acts", "batches run in pieces of this many samples, or of as many as fit"),
+    "backend": Field("acts", "one process, or those that torchrun starts; and the precision"),
     "max_tokens_per_batch": Field("acts", "batches by token budget"),
     "profile": Field("acts", "a profiler trace of the given steps in output_dir"),
     "engine": Field("acts", 'only "torch" so far'),

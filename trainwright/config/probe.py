@@ -10,8 +10,8 @@ _PROBES = {"torch": "trainwright.engines.torch.probe:TorchProbe"}
 class DeviceProbe(Protocol):
     """What an engine can tell about the machine."""
 
-    def device(self, use_cpu: bool) -> Any:
-        """The device one process trains on."""
+    def device(self, use_cpu: bool, index: int = 0) -> Any:
+        """The device one process trains on, number ``index`` of this machine's."""
         ...
 
     def n_gpu(self, use_cpu: bool) -> int:

@@ -1,4 +1,4 @@
-"""What the arguments say about this process and its device. One process trains, so most answers are constants."""
+"""What the arguments and the launcher say about this process and its device."""
 
 import contextlib
 import logging
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+from trainwright.config.backends import place_from_environment
 from trainwright.config.enums import ParallelMode
 from trainwright.config.fields import AllFields
 from trainwright.config.fields.logs import LOG_LEVELS
@@ -28,7 +29,7 @@ class ProcessView(AllFields):
     @property
     def device(self) -> Any:
         """The device this process trains on. Loads the framework."""
-        return probe_for(self).device(self.use_cpu)
+        return probe_for(self).device(self.use_cpu, self.local_process_index)
 
     @property
     def n_gpu(self) -> int:
@@ -43,22 +44,22 @@ class ProcessView(AllFields):
     @property
     def parallel_mode(self) -> ParallelMode:
         """How work is spread."""
-        return ParallelMode.NOT_PARALLEL
+        return ParallelMode.NOT_PARALLEL if self.world_size == 1 else ParallelMode.DISTRIBUTED
 
     @property
     def world_size(self) -> int:
         """Processes in the run."""
-        return 1
+        return place_from_environment().world_size
 
     @property
     def process_index(self) -> int:
         """Rank in the run."""
-        return 0
+        return place_from_environment().rank
 
     @property
     def local_process_index(self) -> int:
         """Rank on this machine."""
-        return 0
+        return place_from_environment().local_rank
 
     @property
     def should_log(self) -> bool:

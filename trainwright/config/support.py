@@ -1,6 +1,5 @@
 """Arguments that cannot do anything here: refused or warned about, as the table in ``hf_fields`` says."""
 
-import os
 from typing import Any
 
 from trainwright.config.fields import is_ours
@@ -26,7 +25,6 @@ def refuse_unsupported(args: Any) -> None:
         if field.status == "refused" and name not in REMOVED and getattr(args, name) not in _OFF:
             raise ValueError(f"{name} is not available: {field.note}.")
     _refuse_accelerator_options(args.accelerator_config)
-    _refuse_processes()
 
 
 def _refuse_accelerator_options(config: Any) -> None:
@@ -39,15 +37,6 @@ def _refuse_accelerator_options(config: Any) -> None:
         raise ValueError(f"accelerator_config has {unknown}; the keys known are {sorted(_ACCELERATOR_KEYS)}.")
     if config.get("use_configured_state"):
         raise ValueError("accelerator_config: use_configured_state needs accelerate, which is not used; remove it.")
-
-
-def _refuse_processes() -> None:
-    size = os.environ.get("WORLD_SIZE", "1")
-    if size.isdigit() and int(size) > 1:
-        raise ValueError(
-            f"WORLD_SIZE={size}: training with several processes is not available yet. Start the script with plain "
-            "`python` (one process), or unset WORLD_SIZE."
-        )
 
 
 def warn_without_effect(args: Any) -> None:

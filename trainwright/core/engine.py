@@ -25,6 +25,17 @@ class Engine(Protocol):
         """Remember what a step changes before its update, so that an interrupted one can be undone."""
         ...
 
+    #: Whether no other process takes part in a step.
+    is_alone: bool
+
+    def sum_counts(self, count: Any) -> Any:
+        """``count`` summed over all processes."""
+        ...
+
+    def rows(self, batch: Any) -> int:
+        """Samples in ``batch``."""
+        ...
+
     def count_targets(self, batch: Any) -> Any:
         """What the mean loss of ``batch`` is taken over, before it goes to the device."""
         ...
@@ -33,8 +44,19 @@ class Engine(Protocol):
         """Add ``portion.weight`` x gradient of the mean loss; returns weight x loss, on the device."""
         ...
 
-    def finish_gradients(self, loss: Any, *, norm_wanted: bool) -> None:
-        """Unscale and clip; keeps the gradient norm for the log, and finds out whether the step is finite."""
+    def is_out_of_memory(self, error: Exception) -> bool:
+        """Whether ``error`` means that a forward or backward pass did not fit into memory."""
+        ...
+
+    def undo_step(self) -> None:
+        """Gradients, random states and buffers as they were at the last boundary, and unused memory given back."""
+        ...
+
+    def finish_gradients(self, loss: Any, *, norm_wanted: bool) -> Any:
+        """Sum over processes, unscale and clip; returns the loss of the whole step.
+
+        Keeps the gradient norm for the log, and finds out whether the step is finite.
+        """
         ...
 
     def apply_update(self) -> None:

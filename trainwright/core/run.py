@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
 from trainwright.core.callback import CallbackHandler
 from trainwright.core.engine import Engine
+from trainwright.core.microbatching import MicroBatching
 from trainwright.core.state import TrainerControl, TrainerState
 
 
@@ -49,8 +50,8 @@ class Feed(Protocol):
         """Skip these batches of ``epoch`` when they come."""
         ...
 
-    def describe_last_group(self) -> dict[str, Any]:
-        """``epoch``, ``batches`` (first and last) and ``samples`` (dataset indices, or None) of the last group."""
+    def on_filler(self) -> bool:
+        """Whether the group just given only keeps this process in step with others: its samples are not its own."""
         ...
 
 
@@ -104,6 +105,12 @@ class Run:
     #: Puts random numbers and weights where the checkpoint left them, whatever was drawn on the way there.
     take_up_state: Callable[[], None] = lambda: None
     phase: Phase = Phase.BETWEEN
+    #: How batches are cut to fit into memory.
+    micro: MicroBatching = field(default_factory=MicroBatching)
+    #: (batch, parts) -> pieces of it, in order.
+    cut: Callable[[Any, int], list[Any]] = lambda batch, parts: [batch]
+    #: (rows, parts): a step did not fit; batches of ``rows`` samples are now cut into ``parts``.
+    redo: Callable[[int, int], None] = lambda rows, parts: None
 
     def fire(self, event: str, **kwargs: Any) -> None:
         """Tell the listeners of ``event``; they may set switches on ``control``."""

@@ -21,6 +21,7 @@ from trainwright.data.position import (
     starts_by_index,
 )
 from trainwright.data.seeding import AllStates, StreamRun, plain_states
+from trainwright.data.sharding import ends_with_filler
 from trainwright.data.streams import StreamState
 
 logger = logging.getLogger("trainwright")
@@ -81,6 +82,7 @@ class TrainFeed:
         if poll is not None and isinstance(loader, Loader):
             loader.poll = poll
         self._by_index = starts_by_index(loader)
+        self._ends_with_filler = ends_with_filler(loader)
         self._state = None if self._by_index else StreamState(loader)
         self._left_out: dict[int, set[int]] = {}
         self._now = self._before = _Mark(0)
@@ -88,7 +90,7 @@ class TrainFeed:
         self._first = Start(0)
         self._starts: dict[int, Start] = {}
         self._after_skip: Callable[[], None] | None = None
-        self._epoch_is_over = self._end_was_announced = self._has_said_how = False
+        self.epoch_is_over = self._end_was_announced = self._has_said_how = False
         self._run: Any = None
         self._raw: Any = None
         # Without a length, an "epoch" in the progress display is the whole planned run, as in HF.
@@ -103,7 +105,7 @@ class TrainFeed:
         step still has the evaluation at its end to do.
         """
         mark = self._before if before_last_group else self._now
-        if self._epoch_is_over:
+        if self.epoch_is_over:
             stream = mark.stream and {**mark.stream, "random": None, "ended": False}
             mark = _Mark(mark.epoch + 1, stream=stream)
         digest = mark.last_batch.digest() if isinstance(mark.last_batch, LastBatch) else mark.last_batch
@@ -145,7 +147,7 @@ class TrainFeed:
         digest = position["last_batch"] if start.is_comparable and start.batches else None
         self._now = self._before = _Mark(self.epoch, start.batches, digest, stream)
         self._after_skip = after_skip
-        self._epoch_is_over, self._end_was_announced = False, bool(position.get("end_was_announced"))
+        self.epoch_is_over, self._end_was_announced = False, bool(position.get("end_was_announced"))
         if start.batches and getattr(self.loader, "num_workers", 0) and not getattr(self.loader, "in_order", True):
             logger.warning(
                 "dataloader_in_order=False: which batches were consumed is not known exactly, so some samples of epoch "
@@ -168,10 +170,6 @@ class TrainFeed:
         numbers = [number for number in range(before, now) if number not in left_out] or [before, now - 1]
         return numbers[0], numbers[-1]
 
-    def describe_last_group(self) -> dict[str, Any]:
-        """The epoch, the first and last batch, and the dataset indices of the group given last."""
-        return self.describe(self._now.epoch, *self.last_group)
-
     def describe(self, epoch: int, first: int, last: int) -> dict[str, Any]:
         """What the batches from number ``first`` to ``last`` of ``epoch`` are made of.
 
@@ -180,10 +178,9 @@ class TrainFeed:
         return {"epoch": epoch, "batches": [first, last], "samples": self._samples_of(epoch, first, last)}
 
     def close_epoch(self) -> None:
-        self._epoch_is_over = True
+        self.epoch_is_over = True
 
     def announce_end(self) -> None:
-        """Callbacks are being told that the epoch ends, complete or not."""
         self._end_was_announced = True
 
     def epoch_progress(self) -> float:
@@ -199,6 +196,9 @@ class TrainFeed:
         if self.batches_per_epoch is None:
             return False
         return self._next_number(self.consumed) >= self.batches_per_epoch
+
+    def on_filler(self) -> bool:
+        return self._ends_with_filler and self.on_last_group()
 
     def steps_left_in_epoch(self) -> int:
         """Optimizer steps from here to the end of the epoch; 0 for data without a length."""
@@ -231,7 +231,7 @@ class TrainFeed:
             self._now = self._before = _Mark(self.epoch)
         self._start = self._raw = None
         self.consumed = self._now.batches
-        self._epoch_is_over = self._end_was_announced = False
+        self.epoch_is_over = self._end_was_announced = False
         if self.batches_per_epoch is not None:
             # Batches by token budget differ in number from epoch to epoch.
             self.batches_per_epoch = self._denominator = self._batches_of_epoch()

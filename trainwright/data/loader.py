@@ -31,6 +31,7 @@ from trainwright.data.order import (
     set_epoch_of,
 )
 from trainwright.data.seeding import CollatedStream, MapFetch, StreamRun
+from trainwright.data.sharding import ShardedRows
 from trainwright.data.workers import LoaderNow, WorkerIterator
 
 logger = logging.getLogger("trainwright")
@@ -95,6 +96,9 @@ class Loader(DataLoader[Any]):
     def sample_order(self) -> list[int] | None:
         """The dataset index of each row the loader yields; None when that is plain dataset order (or unknowable)."""
         sampler = getattr(self.batch_sampler, "sampler", None)
+        if isinstance(sampler, ShardedRows):
+            # Parts of all processes, put together, are in this order.
+            sampler = sampler.order
         if not isinstance(sampler, Order) or isinstance(sampler, SequentialOrder):
             return None
         return sampler.indices()
@@ -318,7 +322,8 @@ def num_examples(loader: Any) -> int:
 
 
 def _loader(dataset: Any, collate: Collate, args: Any, **batching: Any) -> Loader:
-    rank = int(getattr(args, "process_index", 0) or 0)
+    # What an indexed sample draws depends on its index alone, so that any number of processes gives the same samples.
+    rank = 0 if "batch_sampler" in batching else int(getattr(args, "process_index", 0) or 0)
     return Loader(
         dataset,
         seed=data_seed(args),

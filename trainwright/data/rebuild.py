@@ -7,9 +7,11 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from trainwright.config.backends import Place
 from trainwright.data.batches import FixedBatches, ReplayedBatches, ResumableBatches
 from trainwright.data.loader import Loader
 from trainwright.data.order import seeded
+from trainwright.data.sharding import ShardedOrder, ShardedRows, is_sharded
 
 
 def resumable_loader(loader: Any, seed: int) -> Any:
@@ -54,3 +56,44 @@ def _resumable(batch_sampler: Any, seed: int) -> ResumableBatches | None:
             return FixedBatches(seeded(sampler, seed), batch_sampler.batch_size, batch_sampler.drop_last)
         return None
     return ReplayedBatches(batch_sampler, seed) if isinstance(batch_sampler, Sized) else None
+
+
+def shared_training(loader: Any, place: Place, accumulation: int) -> Any:
+    """``loader`` with this process's part of every batch; the loader of one process is left as it is."""
+    if place.world_size == 1 or is_sharded(_sampler_of(loader)):
+        return loader
+    batches = _batches_to_share(loader, "training")
+    size = batches.batch_size
+    batches.sampler = ShardedOrder(
+        batches.sampler,
+        place.rank,
+        place.world_size,
+        size * accumulation,
+        drop_below=size * place.world_size if batches.drop_last else 1,
+    )
+    return loader
+
+
+def shared_evaluation(loader: Any, place: Place, seed: int) -> Any:
+    """``loader`` with this process's part of the data; the loader of one process is left as it is."""
+    if place.world_size == 1 or is_sharded(_sampler_of(loader)):
+        return loader
+    loader = resumable_loader(loader, seed)
+    batches = _batches_to_share(loader, "evaluation")
+    batches.sampler = ShardedRows(batches.sampler, place.rank, place.world_size)
+    return loader
+
+
+def _sampler_of(loader: Any) -> Any:
+    sampler = getattr(loader, "sampler", None)
+    return getattr(getattr(loader, "batch_sampler", None), "sampler", sampler)
+
+
+def _batches_to_share(loader: Any, kind: str) -> FixedBatches:
+    batches = getattr(loader, "batch_sampler", None)
+    if not isinstance(loader, Loader) or type(batches) is not FixedBatches:
+        raise ValueError(
+            f"This {kind} data cannot be shared out among several processes yet: it must have a length and batches of "
+            "a fixed size. Use such a dataset, give the loader a DistributedSampler, or train with one process."
+        )
+    return batches

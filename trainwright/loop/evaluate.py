@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
+from trainwright.core.microbatching import MicroBatching, finer
 from trainwright.core.results import EvalLoopOutput, EvalPrediction
 
 PADDING = -100
@@ -33,6 +35,15 @@ class EvalEngine(Protocol):
         ...
 
     def weighted_mean(self) -> WeightedMean: ...
+    def is_out_of_memory(self, error: Exception) -> bool: ...
+    def release_memory(self) -> None: ...
+
+    #: Whether no other process evaluates a part of the same data.
+    is_alone: bool
+
+    def gather(self, value: Any) -> list[Any]:
+        """``value`` of each process, in the order of the data they had."""
+        ...
 
 
 @dataclass
@@ -48,6 +59,9 @@ class EvaluationPlan:
     include: tuple[str, ...] = ()
     after_batch: Callable[[], None] | None = None
     prefix: str = "eval"
+    #: How batches are cut to fit into memory, and what cuts one.
+    micro: MicroBatching = field(default_factory=MicroBatching)
+    cut: Callable[[Any, int], list[Any]] = lambda batch, parts: [batch]
     #: Dataset index of each row, where the loader does not go in dataset order; what is kept is put back.
     order: Sequence[int] | None = None
 
@@ -70,22 +84,63 @@ def evaluate(plan: EvaluationPlan, loader: Iterable[Any], engine: EvalEngine) ->
     streaming = is_streaming_metric(plan.compute_metrics)
     if streaming:
         plan.compute_metrics.reset()
-    for batch, is_last in with_last(loader):
-        rows = engine.rows(batch)
-        seen.samples += rows
-        weight = engine.count_targets(batch)
-        loss, predictions, labels, inputs = plan.step(batch)
-        if loss is not None:
-            mean.add(loss, rows if weight is None else weight)
-        if streaming:
-            update_streaming_metric(plan.compute_metrics, predictions, labels)
-        elif plan.batch_metrics and plan.compute_metrics is not None and labels is not None:
-            seen.metrics = batch_metrics(plan, is_last, predictions, labels, inputs, loss)
-        else:
-            keep(seen, plan, engine, predictions, labels, inputs, loss, rows)
+    for batch, is_last_batch in with_last(loader):
+        for piece, result, is_last_piece in in_pieces(plan, engine, batch):
+            loss, predictions, labels, inputs = result
+            rows, weight = engine.rows(piece), engine.count_targets(piece)
+            seen.samples += rows
+            if loss is not None:
+                mean.add(loss, rows if weight is None else weight)
+            if streaming:
+                update_streaming_metric(plan.compute_metrics, predictions, labels)
+            elif plan.batch_metrics and plan.compute_metrics is not None and labels is not None:
+                is_last = is_last_batch and is_last_piece
+                seen.metrics = batch_metrics(plan, is_last, predictions, labels, inputs, loss)
+            else:
+                keep(seen, plan, engine, predictions, labels, inputs, loss, rows)
         if plan.after_batch is not None:
             plan.after_batch()
-    return conclude(plan, seen, mean.value(), streaming)
+    return conclude(plan, all_processes(seen, engine), mean.value(), streaming)
+
+
+def in_pieces(plan: EvaluationPlan, engine: EvalEngine, batch: Any) -> Iterator[tuple[Any, Any, bool]]:
+    """Run ``batch``, in pieces where it does not fit; each with its result and whether it is the last."""
+    micro = plan.micro
+    if not micro.is_on:
+        yield batch, plan.step(batch), True
+        return
+    rows = engine.rows(batch)
+    parts = micro.parts_for(rows)
+    waiting = deque(plan.cut(batch, parts) if parts > 1 else [batch])
+    while waiting:
+        piece = waiting.popleft()
+        try:
+            result = plan.step(piece)
+        except Exception as error:
+            smaller = finer(engine.rows(piece), 1)
+            if not micro.automatic or smaller is None or not engine.is_out_of_memory(error):
+                raise
+        else:
+            yield piece, result, not waiting
+            continue
+        # Outside the except block: the error holds on to the tensors that did not fit.
+        engine.release_memory()
+        micro.refine(rows)
+        waiting.extendleft(reversed(plan.cut(piece, smaller)))
+
+
+def all_processes(seen: Collected, engine: EvalEngine) -> Collected:
+    """What all processes have collected, in the order of the data."""
+    if engine.is_alone:
+        return seen
+    parts: list[Collected] = engine.gather(seen)
+    whole = Collected(samples=sum(part.samples for part in parts), metrics=seen.metrics)
+    for part in parts:
+        whole.predictions += part.predictions
+        whole.labels += part.labels
+        whole.inputs += part.inputs
+        whole.losses += part.losses
+    return whole
 
 
 def keep(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from trainwright.config.intervals import log_is_likely
@@ -10,19 +11,16 @@ from trainwright.core.run import Phase, Run
 
 
 def take_step(run: Run, batches: list[Any]) -> None:
-    """Run ``batches`` as one update whose gradient does not depend on how the batch was cut."""
+    """Run ``batches`` as one update whose gradient does not depend on how the batch was cut.
+
+    Up to the update a step is a transaction: one that does not fit into memory leaves no trace and is done again in
+    smaller pieces.
+    """
     engine = run.engine
-    loss: Any = None
-    last = len(batches) - 1
-    for index, (batch, portion) in enumerate(zip(batches, portions(run, batches), strict=True)):
-        if run.observe_batch is not None:
+    if run.observe_batch is not None:
+        for batch in batches:
             run.observe_batch(batch)
-        part = engine.forward_backward(batch, portion, sync=index == last)
-        if part is not None:
-            loss = part if loss is None else loss + part
-        if index < last:
-            run.fire("on_substep_end")
-    engine.finish_gradients(loss, norm_wanted=log_is_due(run))
+    loss = engine.finish_gradients(accumulate(run, batches), norm_wanted=log_is_due(run))
     run.fire("on_pre_optimizer_step")
     run.phase = Phase.UPDATE
     engine.apply_update()
@@ -31,15 +29,75 @@ def take_step(run: Run, batches: list[Any]) -> None:
     engine.clear_gradients()
 
 
+@dataclass
+class Progress:
+    """How far a step has come, over all attempts."""
+
+    #: Batches whose end listeners have heard of: an event is fired once, however often a step is done again.
+    told: int = 0
+    #: Samples in the batch that is being worked on.
+    rows: int = 0
+
+
+def accumulate(run: Run, batches: list[Any]) -> Any:
+    """The gradient of a step; returns its loss. What does not fit is undone and done again in smaller pieces."""
+    progress = Progress()
+    while True:
+        try:
+            loss = accumulate_once(run, batches, progress)
+        except Exception as error:
+            if not run.micro.automatic or not run.engine.is_out_of_memory(error):
+                raise
+            if not run.micro.refine(progress.rows):
+                error.add_note("trainwright: even one sample at a time does not fit into memory.")
+                raise
+        else:
+            run.micro.fitted()
+            return loss
+        # Outside the except block: the error holds on to the tensors that did not fit.
+        run.engine.undo_step()
+        run.redo(progress.rows, run.micro.parts)
+
+
+def accumulate_once(run: Run, batches: list[Any], progress: Progress) -> Any:
+    """One attempt at all pieces of a step."""
+    engine, loss = run.engine, None
+    cut = [pieces_of(run, batch, progress) for batch in batches] if run.micro.is_on else [[b] for b in batches]
+    pieces = [piece for pieces in cut for piece in pieces]
+    shares = iter(portions(run, pieces))
+    last = len(batches) - 1
+    for index, pieces in enumerate(cut):
+        if run.micro.is_on:
+            progress.rows = engine.rows(batches[index])
+        for piece in pieces:
+            part = engine.forward_backward(piece, next(shares), sync=index == last and piece is pieces[-1])
+            if part is not None:
+                loss = part if loss is None else loss + part
+        if progress.told <= index < last:
+            progress.told += 1
+            run.fire("on_substep_end")
+    return loss
+
+
+def pieces_of(run: Run, batch: Any, progress: Progress) -> list[Any]:
+    """``batch`` cut as finely as it has to be at present."""
+    progress.rows = run.engine.rows(batch)
+    parts = run.micro.parts_for(progress.rows)
+    return [batch] if parts == 1 else run.cut(batch, parts)
+
+
 def portions(run: Run, batches: list[Any]) -> list[Portion]:
     """Weight each micro-batch by its share of the step's targets: a mean of means would not do."""
-    if len(batches) == 1:
-        return [whole_step(run.engine.count_targets(batches[0]))]
-    targets = [run.engine.count_targets(batch) for batch in batches]
-    pieces = len(batches)
+    engine, pieces = run.engine, len(batches)
+    if pieces == 1 and engine.is_alone:
+        return [whole_step(engine.count_targets(batches[0]))]
+    targets = [engine.count_targets(batch) for batch in batches]
+    if run.feed.on_filler():
+        # There was nothing left for this process; it takes part in the step all the same.
+        targets = [0 for _ in targets]
     if any(count is None for count in targets):
-        return [Portion(count, 1.0 / pieces, None, pieces) for count in targets]
-    total = sum(targets)
+        return [Portion(count, 1.0 / engine.sum_counts(pieces), None, pieces) for count in targets]
+    total = engine.sum_counts(sum(targets))
     if isinstance(total, int):
         # No target anywhere: weight 0, so that the engine selects the contribution away.
         return [Portion(count, count / total if total else 0.0, total, pieces) for count in targets]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainwright.engines.torch.engine import TorchEngine
+from trainwright.engines.torch.engine import TorchEngine, move
 from trainwright.engines.torch.targets import unwrap
 
 
@@ -17,9 +17,6 @@ class AcceleratorView:
     """So that ``self.accelerator.backward(loss)`` in a subclass works; holds no state of its own."""
 
     sync_gradients = True
-    num_processes = 1
-    process_index = local_process_index = 0
-    is_main_process = is_local_main_process = True
 
     def __init__(self, engine: TorchEngine, gradient_accumulation_steps: int) -> None:
         self._engine = engine
@@ -28,6 +25,26 @@ class AcceleratorView:
     def __getattr__(self, name: str) -> Any:
         offered = ", ".join(sorted(n for n in dir(type(self)) if not n.startswith("_")))
         raise AttributeError(f"trainer.accelerator has no {name!r}; it offers {offered}.")
+
+    @property
+    def num_processes(self) -> int:
+        return self._engine.backend.world_size
+
+    @property
+    def process_index(self) -> int:
+        return self._engine.backend.rank
+
+    @property
+    def local_process_index(self) -> int:
+        return self._engine.backend.local_rank
+
+    @property
+    def is_main_process(self) -> bool:
+        return self.process_index == 0
+
+    @property
+    def is_local_main_process(self) -> bool:
+        return self.local_process_index == 0
 
     @property
     def device(self) -> torch.device:
@@ -61,13 +78,20 @@ class AcceleratorView:
         return unwrap(model)
 
     def gather(self, tensor: Any) -> Any:
-        return tensor
+        """The rows of all processes, one after another."""
+        if self._engine.is_alone:
+            return tensor
+        parts = self._engine.backend.gather(move(tensor, torch.device("cpu")))
+        return move(torch.cat([part.reshape(-1) if part.ndim == 0 else part for part in parts]), self.device)
 
     def gather_for_metrics(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        return tensor
+        return self.gather(tensor)
 
     def reduce(self, tensor: Any, reduction: str = "sum", scale: float = 1.0) -> Any:
-        return tensor
+        if self._engine.is_alone:
+            return tensor
+        total = self._engine.backend.sum(tensor)
+        return total * scale / (self.num_processes if reduction == "mean" else 1)
 
     def pad_across_processes(self, tensor: Any, *args: Any, **kwargs: Any) -> Any:
         return tensor
@@ -78,7 +102,8 @@ class AcceleratorView:
         return ready[0] if len(ready) == 1 else tuple(ready)
 
     def wait_for_everyone(self) -> None:
-        """One process waits for nobody."""
+        """Until every process has come here."""
+        self._engine.backend.barrier()
 
     def print(self, *values: Any, **kwargs: Any) -> None:
         print(*values, **kwargs)

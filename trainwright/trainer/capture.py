@@ -205,6 +205,8 @@ def _training_text(
                 "imported_from": trainer._imported_from,
                 "was_ending": moment.was_ending,
                 "tools": tool_names(trainer),
+                "processes": trainer._backend.world_size,
+                "micro_batch": trainer._micro.state_dict() if trainer._micro.automatic else None,
             }
         )
     )
@@ -219,14 +221,19 @@ def _training_text(
 
 def tool_names(trainer: Any) -> dict[str, str]:
     """What made the states of optimizer and schedule, by class and, for a schedule of ours, by its name."""
-    schedule = type(trainer.lr_scheduler).__name__
+    schedule = _kind(trainer.lr_scheduler)
     chosen = trainer.args.lr_scheduler_type
     ours = trainer._own_scheduler and not is_users_own(trainer, "create_scheduler")
     return {
-        "optimizer": type(trainer.optimizer).__name__,
+        "optimizer": _kind(trainer.optimizer),
         "schedule_class": schedule,
         "schedule": str(getattr(chosen, "value", chosen)) if ours else schedule,
     }
+
+
+def _kind(tool: Any) -> str:
+    """The name of a class; several that are driven as one name themselves."""
+    return str(getattr(tool, "kind", type(tool).__name__))
 
 
 def _parameter_names(trainer: Any) -> dict[str, Any]:

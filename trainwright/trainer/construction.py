@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,17 +14,22 @@ from trainwright.callbacks.flow import DefaultFlowCallback
 from trainwright.callbacks.progress import PrinterCallback, ProgressCallback
 from trainwright.callbacks.run_directory import RunDirectoryCallback
 from trainwright.callbacks.tracking import TrackerCallback
+from trainwright.config.backends import BACKENDS, place_from_environment
 from trainwright.config.derive import FOREIGN_TRACKERS
 from trainwright.config.fields import ours
 from trainwright.config.profile import parse_profile
 from trainwright.config.warnings import TrainwrightWarning
+from trainwright.core.backend import BACKEND_MEMBERS
 from trainwright.data.collators import collate_any
 from trainwright.data.collators_text import DataCollatorWithPadding
 from trainwright.data.loader import has_length
+from trainwright.engines.torch.backends import DistributedProcesses, SingleProcess
 from trainwright.engines.torch.step_callbacks import EmptyCacheCallback, ProfileCallback
 from trainwright.loop.evaluate import accepts_compute_result, is_streaming_metric
 from trainwright.trackers import build_trackers
 from trainwright.trainer.signatures import is_users_own
+
+logger = logging.getLogger("trainwright")
 
 
 def choose_processor(processing_class: Any, tokenizer: Any) -> Any:
@@ -43,17 +50,51 @@ def choose_collator(processor: Any) -> Callable[[list[Any]], Any]:
     return DataCollatorWithPadding(processor) if pads else collate_any
 
 
-def resolve_model(model: nn.Module | None, trainer: Any) -> nn.Module:
-    """The model given, or the one ``model_init`` makes."""
+def resolve_model(model: nn.Module | None, trainer: Any) -> nn.Module | None:
+    """The model given, or the one ``model_init`` makes; None where it will be given to ``fit``."""
     if model is not None and trainer.model_init is not None:
         raise ValueError("Pass model= or model_init=, not both: which one should be trained?")
-    if model is None and trainer.model_init is None:
-        raise ValueError("Trainer needs a model: pass model=, or model_init=, a function that makes one.")
     if model is None:
-        return trainer.call_model_init()
+        return None if trainer.model_init is None else trainer.call_model_init()
     if not isinstance(model, nn.Module):
         raise ValueError(f"model must be a torch.nn.Module, not {type(model).__name__}.")
     return model
+
+
+def with_backend(args: Any, given: Any) -> Any:
+    """``args`` with the backend that a Trainer was given by name; both given and different is an error."""
+    named = ours(args, "backend")
+    wanted = given if given is None or isinstance(given, str) else getattr(given, "name", None)
+    if named is not None and wanted is not None and named != wanted:
+        raise ValueError(f"backend={wanted!r} was given to the Trainer and {named!r} to its arguments: keep one.")
+    return args if not isinstance(given, str) or named is not None else dataclasses.replace(args, backend=given)
+
+
+def choose_backend(args: Any, given: Any) -> Any:
+    """The object that ``backend=`` names, or the one that was given."""
+    place = place_from_environment()
+    if given is None or isinstance(given, str):
+        if place.world_size == 1:
+            if (ours(args, "backend") or "").startswith("ddp"):
+                logger.warning(
+                    "backend=%r, but only this one process was started: it trains alone. Start several with "
+                    "`torchrun --nproc-per-node=N`.",
+                    ours(args, "backend"),
+                )
+            return SingleProcess()
+        return DistributedProcesses(*place, communication=args.ddp_backend)
+    missing = [name for name in BACKEND_MEMBERS if not hasattr(given, name)]
+    if missing:
+        raise ValueError(
+            f"backend={given!r} is neither one of {', '.join(BACKENDS)} nor an object with {', '.join(missing)} "
+            "(trainwright.core.backend.Backend says what each does; SingleProcess is a base to start from)."
+        )
+    if (given.rank, given.local_rank, given.world_size) != place:
+        raise ValueError(
+            f"The backend says it is process {given.rank} of {given.world_size}, the launcher (RANK, WORLD_SIZE) that "
+            f"it is {place.rank} of {place.world_size}: start the script with torchrun, or correct the backend."
+        )
+    return given
 
 
 def refuse_contradictions(trainer: Any) -> None:
@@ -67,17 +108,27 @@ def refuse_contradictions(trainer: Any) -> None:
         )
     if trainer.optimizer_cls_and_kwargs is not None and trainer.optimizer is not None:
         raise ValueError("Pass optimizers= or optimizer_cls_and_kwargs=, not both.")
-    if args.eval_strategy != "no" and trainer.eval_dataset is None and not _evaluates_by_itself(trainer):
-        raise ValueError(
-            f"eval_strategy={args.eval_strategy.value!r} (or evaluate_every) needs data: pass eval_dataset=, or set "
-            "eval_strategy='no'."
-        )
     metric = trainer.compute_metrics
     by_batch = args.batch_eval_metrics and metric is not None and not is_streaming_metric(metric)
     if by_batch and not accepts_compute_result(metric):
         raise ValueError(
             "batch_eval_metrics=True calls compute_metrics for every batch and needs a compute_result argument: "
             "def compute_metrics(prediction, compute_result: bool)."
+        )
+    if by_batch and args.world_size > 1:
+        raise ValueError(
+            "batch_eval_metrics=True cannot be used with several processes, whose batches differ in number: pass a "
+            "streaming metric (update, compute, reset), for example torchmetrics', as compute_metrics."
+        )
+
+
+def refuse_missing_data(trainer: Any) -> None:
+    """Evaluation without data, training without an end; asked once the model is there, which may bring its own."""
+    args = trainer.args
+    if args.eval_strategy != "no" and trainer.eval_dataset is None and not _evaluates_by_itself(trainer):
+        raise ValueError(
+            f"eval_strategy={args.eval_strategy.value!r} (or evaluate_every) needs data: pass eval_dataset=, or set "
+            "eval_strategy='no'."
         )
     dataset = trainer.train_dataset
     if dataset is not None and not has_length(dataset) and args.max_steps <= 0:
@@ -135,10 +186,11 @@ def default_callbacks(args: Any, users: list[Any]) -> list[Any]:
     callbacks.append(PrinterCallback() if args.disable_tqdm else ProgressCallback())
     if args.should_save:
         callbacks.append(RunDirectoryCallback())
-    trackers = build_trackers(args)
+    trackers = build_trackers(args) if args.process_index == 0 else []
     if trackers:
         callbacks.append(TrackerCallback(trackers))
-    return callbacks + [foreign_tracker(name) for name in args.report_to if name in FOREIGN_TRACKERS]
+    foreign = args.report_to if args.process_index == 0 else []
+    return callbacks + [foreign_tracker(name) for name in foreign if name in FOREIGN_TRACKERS]
 
 
 def foreign_tracker(name: str) -> Any:

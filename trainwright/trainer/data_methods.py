@@ -17,19 +17,24 @@ from trainwright.data.loader import (
     train_order,
 )
 from trainwright.data.order import SequentialOrder
-from trainwright.trainer.reporting import ReportingMethods
+from trainwright.trainer.module_methods import ModuleMethods, is_loader, refuse_with_own_loader
 from trainwright.trainer.signatures import accepted_keywords
 
 
-class DataMethods(ReportingMethods):
+class DataMethods(ModuleMethods):
     """Loaders and samplers of a Trainer."""
 
     def get_train_dataloader(self) -> Any:
         """Loader over ``self.train_dataset`` in an order that is a function of (seed, epoch)."""
         if self.train_dataset is None:
+            self.train_dataset = self._data_of_module("train")
+        if self.train_dataset is None:
             raise ValueError(
                 "train() needs data: pass train_dataset= to the Trainer, or override get_train_dataloader()."
             )
+        if is_loader(self.train_dataset, "train_dataset"):
+            refuse_with_own_loader(self.args)
+            return self.train_dataset
         size = self.args.train_batch_size
         # Before columns are dropped: the length column is not the model's, but the sampler's.
         batches = None if is_iterable(self.train_dataset) else self._train_batches(size)
@@ -72,6 +77,7 @@ class DataMethods(ReportingMethods):
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """Loader over an evaluation set: the one given, the one of that name, or ``self.eval_dataset``."""
+        self._use_own_eval_data()
         if eval_dataset is None and self.eval_dataset is None:
             raise ValueError("evaluate() needs data: pass eval_dataset= to the Trainer or to evaluate().")
         if isinstance(eval_dataset, str):
@@ -86,6 +92,8 @@ class DataMethods(ReportingMethods):
         return self._eval_loader(test_dataset, "test")
 
     def _eval_loader(self, dataset: Any, description: str) -> Any:
+        if is_loader(dataset, description):
+            return dataset
         sampler = self._get_eval_sampler(dataset)
         dataset, collate = self._with_used_columns(dataset, description)
         return eval_loader(dataset, sampler=sampler, collate=collate, args=self.args)
@@ -97,7 +105,8 @@ class DataMethods(ReportingMethods):
         return eval_order(eval_dataset, self.args, self._input_name())
 
     def _with_used_columns(self, dataset: Any, description: str) -> tuple[Any, Callable[[list[Any]], Any]]:
-        if not self.args.remove_unused_columns:
+        # A Module's step methods get the whole batch: what they use of it nobody knows.
+        if not self.args.remove_unused_columns or self._module is not None:
             return dataset, self.data_collator
         keep = forward_columns(self.model, self.label_names)
         return use_columns(dataset, self.data_collator, keep, description)

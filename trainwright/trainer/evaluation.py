@@ -6,16 +6,23 @@ import copy
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from trainwright.config.fields import ours
+from trainwright.core.microbatching import MicroBatching
 from trainwright.core.results import EvalLoopOutput, PredictionOutput, speed_metrics
-from trainwright.data.loader import close_loader
+from trainwright.data.loader import close_loader, data_seed
+from trainwright.data.rebuild import shared_evaluation
+from trainwright.engines.torch.logged import Means
+from trainwright.engines.torch.module import loss_in
+from trainwright.engines.torch.module_engine import ModuleEngine
 from trainwright.engines.torch.precision import full_eval_dtype, half_evaluation
-from trainwright.engines.torch.targets import find_labels
+from trainwright.engines.torch.targets import base_model, find_labels
 from trainwright.loop.evaluate import EvaluationPlan, evaluate, is_streaming_metric
 from trainwright.trainer.steps import StepMethods
 
@@ -35,6 +42,8 @@ class EvaluationMethods(StepMethods):
 
         The loss is the mean over all targets: it does not depend on the evaluation batch size.
         """
+        self._require_model()
+        self._use_own_eval_data()
         sets = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(sets, dict):
             return self._evaluate_each(eval_dataset, ignore_keys, metric_key_prefix)
@@ -66,9 +75,45 @@ class EvaluationMethods(StepMethods):
             metrics |= self.evaluate(chosen, ignore_keys, f"{prefix}_{name}", **options)
         return metrics
 
+    def test(
+        self,
+        test_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "test",
+    ) -> dict[str, float]:
+        """Metrics over a held-out dataset or loader, or a dict of them by name; of a Module, by its ``test_step``.
+
+        Without data, what the Module's ``test_dataloader`` gives.
+        """
+        self._require_model()
+        chosen = self._data_of_module("test") if test_dataset is None else test_dataset
+        if chosen is None:
+            raise ValueError("test() needs data: pass a dataset or loader, or define test_dataloader() on the Module.")
+        if isinstance(chosen, dict):
+            metrics: dict[str, float] = {}
+            for name, dataset in chosen.items():
+                metrics |= self.test(dataset, ignore_keys, f"{metric_key_prefix}_{name}")
+            return metrics
+        self._memory.start(metric_key_prefix)
+        loader = self.get_test_dataloader(chosen)
+        start = time.time()
+        with self._in_stage("test"):
+            output = self.evaluation_loop(
+                loader,
+                description="Test",
+                prediction_loss_only=True if self.compute_metrics is None else None,
+                ignore_keys=ignore_keys,
+                metric_key_prefix=metric_key_prefix,
+            )
+        output.metrics.update(self._speed(metric_key_prefix, start, output.num_samples))
+        self.log(output.metrics)
+        self._fire("on_predict", metrics=output.metrics)
+        output.metrics.update(self._memory.stop(metric_key_prefix))
+        return output.metrics
+
     def predict(
         self,
-        test_dataset: Any,
+        test_dataset: Any = None,
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "test",
         *,
@@ -76,17 +121,23 @@ class EvaluationMethods(StepMethods):
     ) -> PredictionOutput:
         """Predictions over ``test_dataset``, its labels, and metrics where it has labels.
 
+        Of a Module, by its ``predict_step``; without data, over what its ``predict_dataloader`` gives.
         ``test_time_augmentation`` is a list of functions on a batch of inputs; the outputs for each are averaged. Put
         ``lambda inputs: inputs`` into the list to count the inputs as they are.
         """
+        self._require_model()
+        chosen = self._data_of_module("predict") if test_dataset is None else test_dataset
+        if chosen is None:
+            raise ValueError("predict() needs data: pass a dataset or loader.")
         self._memory.start(metric_key_prefix)
-        loader = self.get_test_dataloader(test_dataset)
+        loader = self.get_test_dataloader(chosen)
         start = time.time()
         self._transforms = list(test_time_augmentation) if test_time_augmentation else None
         try:
-            output = self.evaluation_loop(
-                loader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
-            )
+            with self._in_stage("predict"):
+                output = self.evaluation_loop(
+                    loader, description="Prediction", ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix
+                )
         finally:
             self._transforms = None
         metrics = output.metrics
@@ -112,8 +163,12 @@ class EvaluationMethods(StepMethods):
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """Go through ``dataloader`` with :meth:`prediction_step` and compute the metrics."""
+        self._logged = Means()
+        self._attach_module()
         loss_only = self.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
         model = self._evaluation_model()
+        self._backend.start(self.args)
+        dataloader = shared_evaluation(dataloader, self._place(), data_seed(self.args))
         self.callback_handler.references["eval_dataloader"] = dataloader
         if is_streaming_metric(self.compute_metrics) and hasattr(self.compute_metrics, "to"):
             self.compute_metrics.to(self.args.device)
@@ -137,10 +192,12 @@ class EvaluationMethods(StepMethods):
             after_batch=None if self._is_looking_ahead else self._after_prediction_batch,
             prefix=metric_key_prefix,
             order=getattr(dataloader, "sample_order", None),
+            micro=MicroBatching(automatic=ours(self.args, "micro_batch") == "auto"),
+            cut=self.split_batch,
         )
         try:
             with half_evaluation(self.args, active=not self.is_in_train):
-                return evaluate(plan, dataloader, self.engine)
+                return self._with_logged(evaluate(plan, dataloader, self.engine), metric_key_prefix)
         finally:
             close_loader(dataloader)
             if self.is_in_train:
@@ -181,6 +238,8 @@ class EvaluationMethods(StepMethods):
         ignore_keys: list[str] | None = None,
     ) -> tuple[Tensor | None, Any, Any]:
         """(loss, predictions, labels) of one batch; each may be None."""
+        if self._module is not None:
+            return self._prediction_by_module(model, inputs, prediction_loss_only, ignore_keys)
         inputs = self._prepare_inputs(inputs)
         labels = self._labels_of(inputs)
         with torch.no_grad(), self.compute_loss_context_manager():
@@ -193,6 +252,55 @@ class EvaluationMethods(StepMethods):
         if prediction_loss_only:
             return loss, None, None
         return loss, _predictions(outputs, self._ignored_outputs(ignore_keys)), labels
+
+    # ---- a Module
+
+    #: What a Module's step methods log in the evaluation that is going on.
+    _logged = Means()
+
+    @contextmanager
+    def _in_stage(self, stage: str) -> Iterator[None]:
+        before, self._stage = self._stage, stage
+        try:
+            yield
+        finally:
+            self._stage = before
+
+    def _prediction_by_module(
+        self, model: nn.Module, inputs: Any, loss_only: bool, ignore_keys: list[str] | None
+    ) -> tuple[Tensor | None, Any, Any]:
+        """What the step method of this stage returned, as (loss, predictions, labels)."""
+        inputs = self._prepare_inputs(inputs)
+        step = getattr(self._running_module(model), f"{self._stage}_step")
+        assert isinstance(self.engine, ModuleEngine)
+
+        def weight() -> Any:
+            targets = self.count_targets(inputs)
+            return self.engine.rows(inputs) if targets is None else targets
+
+        logging_here = self.engine.values.evaluating(self._logged, weight)
+        with logging_here, torch.no_grad(), self.compute_loss_context_manager():
+            outputs = step(inputs)
+        loss, outputs, labels = _parts_of(outputs, with_loss=self._stage != "predict")
+        loss = None if loss is None else loss.detach().mean()
+        if loss_only:
+            return loss, None, None
+        predictions = None if outputs is None else _predictions(outputs, self._ignored_outputs(ignore_keys))
+        if predictions is None and self.compute_metrics is not None:
+            raise ValueError(
+                f"compute_metrics needs predictions, and {type(self._module).__name__}.{self._stage}_step returns none"
+                ': return {"loss": ..., "predictions": ...} from it.'
+            )
+        return loss, predictions, self._labels_of(inputs) if labels is None else labels
+
+    def _with_logged(self, output: EvalLoopOutput, prefix: str) -> EvalLoopOutput:
+        """The evaluation with the means of what a Module logged in it."""
+        if isinstance(self.engine, ModuleEngine):
+            for name, value in self._logged.read(self.engine.values.gather).items():
+                if f"{prefix}_{name}" in output.metrics:
+                    raise ValueError(f"{name!r} is logged by the Module and computed by compute_metrics: rename one.")
+                output.metrics[f"{prefix}_{name}"] = value
+        return output
 
     def _returns_loss(self, inputs: Any) -> bool:
         asked = inputs.get("return_loss") if isinstance(inputs, Mapping) else None
@@ -212,8 +320,23 @@ class EvaluationMethods(StepMethods):
     def _ignored_outputs(self, ignore_keys: list[str] | None) -> Iterable[str]:
         if ignore_keys is not None:
             return ignore_keys
-        config = getattr(self.model, "config", None)
+        config = getattr(base_model(self.model), "config", None)
         return getattr(config, "keys_to_ignore_at_inference", ["past_key_values"]) if config is not None else []
+
+
+def _parts_of(outputs: Any, *, with_loss: bool) -> tuple[Tensor | None, Any, Any]:
+    """(loss, the other outputs, labels) among what a Module's step method returned; each may be None."""
+    if outputs is None:
+        return None, None, None
+    if isinstance(outputs, Tensor):
+        return (outputs, None, None) if with_loss and outputs.ndim == 0 else (None, outputs, None)
+    if isinstance(outputs, Mapping):
+        rest = {name: value for name, value in outputs.items() if name not in ("loss", "labels")}
+        return loss_in(outputs) if with_loss else None, rest or None, outputs.get("labels")
+    loss = loss_in(outputs) if with_loss else None
+    if loss is None or loss.ndim:
+        return None, outputs or None, None
+    return loss, tuple(outputs[1:]) or None, None
 
 
 def _predictions(outputs: Any, ignored: Iterable[str]) -> Any:

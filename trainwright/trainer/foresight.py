@@ -26,7 +26,7 @@ def refuse_unknown_best_metric(trainer: Any) -> None:
     names = [f"eval_{name}" for name in sets] if isinstance(sets, dict) else ["eval"]
     if wanted in {f"{name}_loss" for name in names}:
         return
-    if trainer.compute_metrics is None:
+    if trainer.compute_metrics is None and trainer._module is None:
         raise MissingMetricError(wanted, [f"{name}_loss" for name in names])
     prefix = max((name for name in names if wanted.startswith(f"{name}_")), key=len, default=None)
     if prefix is None:

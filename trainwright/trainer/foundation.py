@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
+from trainwright.config.backends import Place
+from trainwright.core.backend import Backend
 from trainwright.core.callback import CallbackHandler
+from trainwright.core.errors import StopRequested
 from trainwright.core.results import speed_metrics
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.core.stops import StopRequests
@@ -18,14 +21,15 @@ from trainwright.engines.torch.memory import MemoryReport
 class Foundation:
     """Attributes that scripts and subclasses rely on, and the events and logs that all methods use.
 
-    The Trainer is a chain of classes, one for each topic, and each uses only those before it: Foundation, DataMethods,
-    OptimizationMethods, StepMethods, EvaluationMethods, SavingMethods, RestoringMethods, HubMethods,
-    BookkeepingMethods, RunningMethods, Trainer.
+    The Trainer is a chain of classes, one for each topic, and each uses only those before it: Foundation,
+    ReportingMethods, ModuleMethods, DataMethods, OptimizationMethods, StepMethods, EvaluationMethods, SavingMethods,
+    RestoringMethods, HubMethods, BookkeepingMethods, FittingMethods, RunningMethods, Trainer.
     """
 
     args: Any
-    model: nn.Module
-    model_wrapped: nn.Module
+    #: None only until ``fit`` is given one.
+    model: nn.Module = cast(Any, None)
+    model_wrapped: nn.Module = cast(Any, None)
     model_init: Callable[..., nn.Module] | None
     processing_class: Any
     data_collator: Callable[[list[Any]], Any]
@@ -47,6 +51,27 @@ class Foundation:
     _tokens_at_start: int = 0
     #: Signals and time that may ask a training to stop.
     _stops: StopRequests | None = None
+    #: The processes that take part.
+    _backend: Backend
+
+    def _place(self) -> Place:
+        return Place(self._backend.rank, self._backend.local_rank, self._backend.world_size)
+
+    def _require_model(self) -> None:
+        if self.model is None:
+            raise ValueError(
+                "Trainer needs a model: pass model=, or model_init=, a function that makes one, or give the model to "
+                "fit(model, train, val)."
+            )
+
+    # ---- a subclass's own state
+
+    def get_state(self) -> dict[str, Any]:
+        """What a subclass wants to find again after a resume: tensors and JSON; saved with every checkpoint."""
+        return {}
+
+    def update_state(self, state: dict[str, Any]) -> None:
+        """Take up what :meth:`get_state` returned when the checkpoint was saved."""
 
     # ---- callbacks
 
@@ -68,8 +93,16 @@ class Foundation:
 
     def _leave_if_asked(self) -> None:
         """Leave the loop if a signal or the time asks for it; called where leaving is clean."""
-        if self._stops is not None and self.is_in_train:
+        if self._stops is not None and self.is_in_train and self._backend.world_size == 1:
             self._stops.raise_if_asked()
+
+    def _leave_together_if_asked(self) -> None:
+        """The same between two steps, where several processes agree on it: one that left alone would be waited for."""
+        if self._stops is None or self._backend.world_size == 1:
+            self._leave_if_asked()
+        elif self._backend.sum(int(self._stops.asked)):
+            self._stops.raise_if_asked()
+            raise StopRequested("another process")
 
     # ---- logs
 

@@ -29,7 +29,7 @@ STATE = [
 class HubMethods(RestoringMethods):
     """Model card and upload of a Trainer."""
 
-    hub_model_id: str | None
+    hub_model_id: str | None = None
     _upload: Any = None
 
     def save_model(self, output_dir: str | Path | None = None, _internal_call: bool = False) -> None:

@@ -6,9 +6,13 @@ from typing import Any
 
 from torch import nn
 
+from trainwright.core.module import StepPlan
+from trainwright.engines.torch.joint import join_optimizers, join_schedules
+from trainwright.engines.torch.module import Module
 from trainwright.engines.torch.optim import build_optimizer, decay_parameter_names, optimizer_class_and_kwargs
 from trainwright.engines.torch.schedules import build_scheduler
 from trainwright.trainer.data_methods import DataMethods
+from trainwright.trainer.module_optimizers import configured, note_unused_arguments
 from trainwright.trainer.signatures import overrides
 
 
@@ -17,12 +21,38 @@ class OptimizationMethods(DataMethods):
 
     #: Steps of the run that is being prepared; schedule-free optimizers resolve a fractional warm-up with it.
     _total_steps: int | None = None
+    #: How long that run is, for a Module's ``configure_optimizers``.
+    _step_plan: StepPlan | None = None
 
     def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
         """Set ``self.optimizer`` and ``self.lr_scheduler``."""
         self._total_steps = num_training_steps
+        if self._module is not None:
+            self._configure_by_module(
+                self._module, self._step_plan or StepPlan(num_training_steps, num_training_steps, 1)
+            )
+        if self._configured_by_module:
+            return
         self.create_optimizer()
         self.create_scheduler(num_training_steps=num_training_steps, optimizer=self.optimizer)
+
+    def _configure_by_module(self, module: Module, plan: StepPlan) -> None:
+        """Optimizers and schedules of the Module's own, where it makes any."""
+        self._forget_configured()
+        chosen = configured(module, plan)
+        if chosen is None:
+            return
+        note_unused_arguments(self.args, module)
+        by_metric = any(entry.interval == "metric" for entry in chosen.schedules)
+        if by_metric and module.automatic_optimization and self.args.metric_for_best_model is None:
+            raise ValueError(
+                "A learning-rate schedule of configure_optimizers follows a metric: name it in metric_for_best_model, "
+                "and set eval_strategy."
+            )
+        self.optimizer = join_optimizers(chosen.optimizers)
+        self.lr_scheduler = join_schedules(chosen.schedules)
+        self._own_optimizer = self._own_scheduler = False
+        self._configured_by_module = True
 
     def create_optimizer(self, model: nn.Module | None = None) -> Any:
         """Build ``self.optimizer`` unless the user gave one; returns it."""
@@ -30,6 +60,9 @@ class OptimizationMethods(DataMethods):
             chosen = self.optimizer_cls_and_kwargs
             if chosen is None:
                 chosen = self._chosen_optimizer()
+            groups = None if self._module is None else self._module.parameter_groups(self.args)
+            if groups is not None:
+                chosen = (chosen[0], {**chosen[1], "params": groups})
             names = self.get_decay_parameter_names(model or self.model)
             self.optimizer = build_optimizer(model or self.model, self.args, chosen, decay_names=names)
         return self.optimizer

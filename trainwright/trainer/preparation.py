@@ -12,9 +12,11 @@ from trainwright.engines.torch.model_setup import (
     add_neftune,
     apply_liger_kernels,
     compiled,
+    compiled_in_place,
     enable_gradient_checkpointing,
     watch_for_overflow,
 )
+from trainwright.engines.torch.module import Module, main_model
 
 
 @contextmanager
@@ -23,17 +25,23 @@ def prepared_model(trainer: Any) -> Iterator[nn.Module]:
     args, model = trainer.args, trainer.model
     if not hasattr(model, "hf_device_map") and args.place_model_on_device is not False:
         model.to(args.device)
+    # A Module's own forward is nobody's business; the network is in its `model`.
+    network = main_model(model)
     if args.use_liger_kernel:
-        apply_liger_kernels(model, args.liger_kernel_config)
+        apply_liger_kernels(network, args.liger_kernel_config)
     if args.gradient_checkpointing:
-        enable_gradient_checkpointing(model, args.gradient_checkpointing_kwargs)
+        enable_gradient_checkpointing(network, args.gradient_checkpointing_kwargs)
     handles = []
     if "underflow_overflow" in args.debug:
         handles += watch_for_overflow(model)
     if args.neftune_noise_alpha is not None:
-        handles.append(add_neftune(model, args.neftune_noise_alpha))
+        handles.append(add_neftune(network, args.neftune_noise_alpha))
     try:
-        yield compiled(model, args) if args.torch_compile else model
+        if args.torch_compile and isinstance(model, Module):
+            with compiled_in_place(model, args):
+                yield model
+        else:
+            yield compiled(model, args) if args.torch_compile else model
     finally:
         for handle in handles:
             handle.remove()

@@ -15,6 +15,7 @@ from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, ver
 from trainwright.checkpoint.training_state import CALLBACKS, load_training_state, unflatten_optimizer
 from trainwright.checkpoint.weights import load_weights
 from trainwright.config.fields import ours
+from trainwright.engines.torch.joint import in_form_of
 from trainwright.engines.torch.randomness import set_random_state
 from trainwright.engines.torch.targets import unwrap
 from trainwright.trainer.capture import IN_TRAINING, numbered, tool_names
@@ -42,6 +43,13 @@ class RestoringMethods(SavingMethods):
         if wanted is None or wanted is False:
             return None
         run = self._run_directory()
+        if self._handing_over is not None and (wanted is True or wanted == "auto"):
+            fetched = self._handing_over.fetch()
+            if fetched is None and wanted is True:
+                raise ValueError(
+                    "resume_from_checkpoint=True, but checkpointer.load() found none: use 'auto' or train()."
+                )
+            return fetched
         if wanted == "auto":
             if found := newest_good(run):
                 return found
@@ -57,6 +65,12 @@ class RestoringMethods(SavingMethods):
             )
         return _verified(Path(wanted))
 
+    def _agreed_checkpoint(self, wanted: str | Path | bool | None) -> Path | None:
+        """The first process chooses, since it alone writes: what others see may be older by a moment."""
+        own = self._resolve_checkpoint(wanted)
+        # What a checkpointer fetched is in a place of each process's own.
+        return own if self._handing_over is not None else self._backend.gather(own)[0]
+
     def _load_from_checkpoint(self, resume_from_checkpoint: str | Path, model: nn.Module | None = None) -> None:
         """Weights of a checkpoint into the model."""
         load_weights(unwrap(model or self.model), resume_from_checkpoint)
@@ -64,6 +78,26 @@ class RestoringMethods(SavingMethods):
     def _load_training_state(self, folder: Path) -> dict[str, Any]:
         """Optimizer, schedule and scaler of a checkpoint; returns the rest (random state, data position)."""
         tensors, random_tensors, rest = load_training_state(folder)
+        # None: the one who handed the checkpoint back wants an optimizer and a schedule that begin anew.
+        if rest["optimizer"] is not None:
+            rest = self._load_tools(tensors, rest)
+        if self.engine.precision.scaler is not None and rest["scaler"] is not None:
+            self.engine.precision.scaler.load_state_dict(rest["scaler"])
+        self.engine.meter.load_state_dict(rest["loss"], self.engine.device)
+        self.engine.restore_last_step(rest["last_step"])
+        self._restore_callback_tensors(folder, rest["callbacks"])
+        self._imported_from = rest.get("imported_from")
+        random = None if rest["random"] is None else (random_tensors, rest["random"])
+        return {
+            "data": rest["data"],
+            "random": random,
+            "was_ending": rest.get("was_ending", False),
+            "micro_batch": rest.get("micro_batch"),
+        }
+
+    def _load_tools(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> dict[str, Any]:
+        """Optimizer and schedule; returns ``rest`` with the names that they have here."""
+        _refuse_other_processes(rest.get("processes", 1), self._backend.world_size)
         if "tools" in rest:
             _refuse_other_tools(rest["tools"], tool_names(self))
         if "numbering" in rest["optimizer"]:
@@ -75,15 +109,8 @@ class RestoringMethods(SavingMethods):
         _compare_groups(optimizer["param_groups"], self.optimizer.param_groups)
         self.optimizer.load_state_dict(optimizer)
         if self.lr_scheduler is not None and rest["scheduler"] is not None:
-            self.lr_scheduler.load_state_dict(rest["scheduler"])
-        if self.engine.precision.scaler is not None and rest["scaler"] is not None:
-            self.engine.precision.scaler.load_state_dict(rest["scaler"])
-        self.engine.meter.load_state_dict(rest["loss"], self.engine.device)
-        self.engine.restore_last_step(rest["last_step"])
-        self._restore_callback_tensors(folder, rest["callbacks"])
-        self._imported_from = rest.get("imported_from")
-        random = None if rest["random"] is None else (random_tensors, rest["random"])
-        return {"data": rest["data"], "random": random, "was_ending": rest.get("was_ending", False)}
+            self.lr_scheduler.load_state_dict(in_form_of(rest["scheduler"], self.lr_scheduler.state_dict()))
+        return rest
 
     def _present_optimizer(self) -> PresentOptimizer:
         model = unwrap(self.model)
@@ -129,6 +156,9 @@ class RestoringMethods(SavingMethods):
 
     def _load_best_model(self) -> None:
         best = self.state.best_model_checkpoint
+        # The first process may still be writing it.
+        self._saver.wait()
+        self._backend.barrier()
         if best is None:
             logger.warning("No checkpoint was saved at the best evaluation; the trainer keeps the last model.")
             return
@@ -157,6 +187,16 @@ def _refuse_other_tools(saved: dict[str, str], now: dict[str, str]) -> None:
             "The learning-rate schedule was %s and is %s now: it goes on from the step it has come to.",
             saved["schedule"],
             now["schedule"],
+        )
+
+
+def _refuse_other_processes(saved: int, now: int) -> None:
+    """A place in the data is counted in batches of one process."""
+    if saved != now:
+        raise ValueError(
+            f"The checkpoint was saved by a run of {saved} processes and this one has {now}: start it with "
+            f"{'plain `python`' if saved == 1 else f'`torchrun --nproc-per-node={saved}`'}, or begin a new run from "
+            "the checkpoint's weights."
         )
 
 

@@ -23,7 +23,7 @@ from trainwright.data.feed import TrainFeed, take
 from trainwright.engines.torch.nonfinite import NonFiniteWatch
 from trainwright.engines.torch.randomness import random_state
 from trainwright.loop.fit import begin, end, run_epochs
-from trainwright.trainer.bookkeeping import BookkeepingMethods
+from trainwright.trainer.fitting import FittingMethods
 from trainwright.trainer.planning import TrainingPlan
 from trainwright.trainer.signatures import accepted_keywords, overrides
 from trainwright.trainer.steps import StepMethods
@@ -31,7 +31,7 @@ from trainwright.trainer.steps import StepMethods
 logger = logging.getLogger("trainwright")
 
 
-class RunningMethods(BookkeepingMethods):
+class RunningMethods(FittingMethods):
     """Build a run, drive it, stop it, rescue it."""
 
     _guards: list[Any] = []  # noqa: RUF012 - replaced, never changed
@@ -54,6 +54,7 @@ class RunningMethods(BookkeepingMethods):
             on_deadline=lambda: self._save_last_boundary_aside(run),
         ) as self._stops:
             try:
+                self._look_for_what_fits(run, loader)
                 begin(run)
                 run = self._run_with_rewinds(run, loader, plan, ignore_keys)
                 end(run)
@@ -73,6 +74,7 @@ class RunningMethods(BookkeepingMethods):
                 return run
             except Rewind as rewind:
                 self._saver.wait()
+                self._backend.barrier()
                 checkpoint = newest_good(self._run_directory())
                 if checkpoint is None or last == (checkpoint, rewind.step):
                     # Nowhere to go, or the same place twice: leaving out batches did not help.
@@ -98,6 +100,8 @@ class RunningMethods(BookkeepingMethods):
         super()._finish()
 
     def _log_training(self, logs: dict[str, float]) -> None:
+        if self._micro.is_on:
+            logs["micro_batch"] = self._piece_size()
         super()._log_training(logs)
         self._nonfinite.settle()
 
@@ -139,7 +143,7 @@ class RunningMethods(BookkeepingMethods):
             self._saver.owes_a_save = False
             self.control.should_save = True
         self._nonfinite.look(self.state.global_step, self.engine.was_bad, self._feed)
-        self._leave_if_asked()
+        self._leave_together_if_asked()
 
     # ---- building the run
 
@@ -166,7 +170,8 @@ class RunningMethods(BookkeepingMethods):
         )
         self.control = TrainerControl()
         self._set_guards()
-        self.engine.boundary.keeps_random = self._may_save_unasked()
+        self._micro, self._cut_is_known = self._new_micro_batching(), False
+        self.engine.boundary.keeps_random = self._may_save_unasked() or self._micro.automatic
         self._nonfinite = NonFiniteWatch(
             self._events, ours(self.args, "max_nonfinite_steps"), rewind=ours(self.args, "rewind_on_nonfinite")
         )
@@ -197,6 +202,9 @@ class RunningMethods(BookkeepingMethods):
             attend=self._attend,
             unfinished=unfinished,
             take_up_state=self._take_up_state,
+            micro=self._micro,
+            cut=self.split_batch,
+            redo=self._step_was_redone,
         )
 
     def _remembering_observer(self) -> Callable[[Any], None] | None:
@@ -236,6 +244,7 @@ class RunningMethods(BookkeepingMethods):
         self.state = saved
         saved.num_train_epochs, saved.train_batch_size = plan.epochs, self.args.train_batch_size
         self._resumed_random = rest["random"]
+        self._take_up_cut(rest["micro_batch"])
         self._feed.start_at(rest["data"], after_skip=self._take_up_state, restart_epoch=self.args.ignore_data_skip)
         saved.max_steps = self._steps_with_what_is_left(saved, plan, rest["data"])
         self._restore_callbacks(saved.stateful_callbacks)

@@ -25,6 +25,7 @@ from trainwright.engines.torch.randomness import random_state
 from trainwright.engines.torch.targets import unwrap
 from trainwright.trainer.capture import Capture, Moment, arguments_text
 from trainwright.trainer.evaluation import EvaluationMethods
+from trainwright.trainer.handing_over import HandingOver
 from trainwright.trainer.signatures import is_ours, is_users_own
 
 logger = logging.getLogger("trainwright")
@@ -40,6 +41,8 @@ class SavingMethods(EvaluationMethods):
     _events: RunEvents
     _saver: Saver
     _capture: Capture
+    #: Takes checkpoints elsewhere, where a checkpointer was given.
+    _handing_over: HandingOver | None = None
     #: Held while a checkpoint is captured: the deadline's thread may want to do the same.
     _saving: threading.Lock
     #: What the last checkpoint holds: the same moment need not be saved twice.
@@ -50,10 +53,16 @@ class SavingMethods(EvaluationMethods):
     _counts_before: tuple[int, int, float] | None = None
 
     def save_model(self, output_dir: str | Path | None = None, _internal_call: bool = False) -> None:
-        """Write the model (and tokenizer or processor) so that ``from_pretrained`` reads it."""
-        folder = Path(output_dir or self.args.output_dir)
-        if self.args.should_save:
-            self._save(folder)
+        """Write the model (and tokenizer or processor) so that ``from_pretrained`` reads it.
+
+        Without ``output_dir`` it goes to the checkpointer, if the Trainer was given one.
+        """
+        if not self.args.should_save:
+            return
+        if output_dir is None and self._handing_over is not None:
+            self._handing_over.save_model(unwrap(self.model), self.state.global_step)
+        else:
+            self._save(Path(output_dir or self.args.output_dir))
 
     def _save(self, output_dir: str | Path | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         folder = Path(output_dir or self.args.output_dir)
@@ -70,7 +79,11 @@ class SavingMethods(EvaluationMethods):
     def _open_saving(self) -> None:
         """At the start of a training: its own events, its own writer."""
         self._events = RunEvents(self._run_directory() if self.args.should_save else None)
-        self._saver = Saver(self._events, self._rotate)
+        handing_over = self._handing_over
+        if handing_over is None:
+            self._saver = Saver(self._events, self._rotate)
+        else:
+            self._saver = Saver(self._events, deliver=handing_over.deliver)
         self._capture = Capture()
         self._saved_moment = None
         self._saving = threading.Lock()
@@ -79,20 +92,28 @@ class SavingMethods(EvaluationMethods):
     def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
         """Write ``checkpoint-<step>`` whole, then let older ones go; in the background where nobody waits for it."""
         self.engine.rest_weights()
+        if not self.args.should_save:
+            self._note_best_folder()
+            return
         moment = None if self.args.save_only_model else Moment(random_state(), self._feed.position())
-        self._write_moment(moment, background=ours(self.args, "save_in_background") and not self._save_is_awaited())
+        aside = ours(self.args, "save_in_background") and self._handing_over is None and not self._save_is_awaited()
+        self._write_moment(moment, background=aside)
         self._saved_moment = self._moment_key()
 
     def _write_moment(self, moment: Moment | None, *, background: bool) -> None:
-        target = checkpoint_path(self._run_directory(), self.state.global_step)
-        if self.state.best_global_step is not None:
-            best = checkpoint_path(self._run_directory(), self.state.best_global_step)
-            if best.is_dir() or best == target:
-                self.state.best_model_checkpoint = str(best)
+        target = checkpoint_path(self._checkpoint_home(), self.state.global_step)
+        self._note_best_folder()
         with self._saving:
             # The one in flight uses the same room in memory.
             self._saver.wait()
             self._saver.save(self._capture.job(self, target, moment), background=background)
+
+    def _note_best_folder(self) -> None:
+        """Remember where the best model is, or is about to be."""
+        if self.state.best_global_step is not None and self._handing_over is None:
+            best = checkpoint_path(self._run_directory(), self.state.best_global_step)
+            if best.is_dir() or self.state.best_global_step == self.state.global_step:
+                self.state.best_model_checkpoint = str(best)
 
     def _save_is_awaited(self) -> bool:
         """Whether somebody looks at the finished folder right after: a callback, an override, an upload."""
@@ -114,6 +135,24 @@ class SavingMethods(EvaluationMethods):
     def _run_directory(self) -> Path:
         return Path(self.args.output_dir)
 
+    def _checkpoint_home(self) -> Path:
+        """Where checkpoint folders are made."""
+        return self._run_directory() if self._handing_over is None else self._handing_over.home()
+
+    def _hand_over_the_end(self) -> None:
+        """After a training whose checkpoints go to a checkpointer: the finished model."""
+        try:
+            self.save_model()
+        except Exception as error:
+            # Anything: it is the user's code, and the training itself went well.
+            self._events.record(
+                "lost",
+                f"The finished model was NOT saved by the checkpointer ({type(error).__name__}: {error}). It is still "
+                "in memory: call trainer.save_model() again, or trainer.save_model('another/place').",
+                step=self.state.global_step,
+                level=logging.ERROR,
+            )
+
     def _moment_key(self) -> tuple[Any, ...]:
         """Equal for two looks at the same moment of a run."""
         position = self._feed.position()
@@ -124,7 +163,10 @@ class SavingMethods(EvaluationMethods):
         names = {id(p): name for name, p in unwrap(self.model).named_parameters()}
         groups = self.optimizer.param_groups
         parameters = [p for group in groups for p in group["params"]]
-        return [names.get(id(p), f"unnamed.{index}") for index, p in enumerate(parameters)]
+        found = [names.get(id(p), f"unnamed.{index}") for index, p in enumerate(parameters)]
+        # A parameter that two optimizers of a Module share has a state in each.
+        first = {name: index for index, name in reversed(list(enumerate(found)))}
+        return [name if first[name] == index else f"{name}#{index}" for index, name in enumerate(found)]
 
     # ---- saving when something came in between
 
@@ -142,9 +184,11 @@ class SavingMethods(EvaluationMethods):
             return None
         # What is under way is about this moment or an earlier one.
         self._saver.wait()
-        target = checkpoint_path(self._run_directory(), self.state.global_step)
+        target = checkpoint_path(self._checkpoint_home(), self.state.global_step)
+        # What a checkpointer was given has a name here but no path.
+        shown = target if self._handing_over is None else Path(target.name)
         if self._saved_moment == self._moment_key() and self._saver.last_saved == target:
-            return target
+            return shown
         moment = self._last_boundary(run)
         if run.phase is Phase.STEP:
             self.engine.boundary.roll_back()
@@ -152,7 +196,7 @@ class SavingMethods(EvaluationMethods):
         ends = self.control.should_training_stop and self.state.global_step < self.state.max_steps
         moment = dataclasses.replace(moment, in_training=self._rested_weights(), was_ending=ends)
         self._write_moment(moment, background=False)
-        return target if self._saver.last_saved == target else None
+        return shown if self._saver.last_saved == target else None
 
     def _rested_weights(self) -> dict[str, Tensor]:
         """Let the weights rest; returns those that this changed, as they were.
@@ -190,7 +234,7 @@ class SavingMethods(EvaluationMethods):
                 if run.phase is Phase.UPDATE or not self._may_save_unasked() or self._saver.busy:
                     return
                 step = self.state.global_step
-                job = self._capture.job(self, checkpoint_path(self._run_directory(), step), self._last_boundary(run))
+                job = self._capture.job(self, checkpoint_path(self._checkpoint_home(), step), self._last_boundary(run))
                 if job.copy is not None:
                     job.copy()
                     job.copy = None

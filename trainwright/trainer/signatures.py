@@ -32,8 +32,8 @@ def is_users_own(instance: object, name: str) -> bool:
 
 
 def is_ours(thing: object) -> bool:
-    """Whether the class of ``thing`` was written in this package."""
-    return type(thing).__module__.startswith("trainwright.")
+    """Whether the class of ``thing`` was written in this package, and it is not there to call somebody else's code."""
+    return type(thing).__module__.startswith("trainwright.") and not getattr(thing, "runs_users_code", False)
 
 
 def forward_parameters(model: Any) -> dict[str, inspect.Parameter]:

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 from trainwright.core.engine import Portion
 from trainwright.data.feed import take
+from trainwright.engines.torch.cutting import cut_batch
 from trainwright.engines.torch.losses import logits_of, loss_of, smoothed_loss
+from trainwright.engines.torch.module import Module, loss_in, module_in
 from trainwright.engines.torch.targets import TargetCounter, base_model, is_mapping
 from trainwright.trainer.optimization import OptimizationMethods
 from trainwright.trainer.signatures import (
@@ -46,6 +48,7 @@ class StepMethods(OptimizationMethods):
         self.label_names = label_names(inner) if self.args.label_names is None else self.args.label_names
         self.can_return_loss = returns_loss_by_default(inner)
         self._target_counter = TargetCounter(model)
+        self._count_targets = self._target_counter if self._module is None else self._module.count_targets
         smoothing = self.args.label_smoothing_factor
         if smoothing and getattr(getattr(inner, "config", None), "problem_type", None) == "multi_label_classification":
             raise ValueError("label_smoothing_factor does not fit multi-label classification: set it to 0.")
@@ -66,7 +69,11 @@ class StepMethods(OptimizationMethods):
 
         By default integer labels that are not -100 (without each row's first for models that shift), else samples.
         """
-        return self._target_counter(inputs)
+        return self._count_targets(inputs)
+
+    def split_batch(self, inputs: Any, parts: int) -> list[Any]:
+        """``inputs`` in ``parts`` pieces, for ``micro_batch``; override it where a batch is not a row per sample."""
+        return cut_batch(inputs, parts) if self._module is None else self._module.split_batch(inputs, parts)
 
     def _draw_batches(self, iterator: Iterator[Any], count: int) -> list[Any]:
         return self.get_batch_samples(iterator, count, self.args.device)[0]
@@ -174,6 +181,8 @@ class StepMethods(OptimizationMethods):
         ``num_items_in_batch`` is this micro-batch's own count: dividing a sum by it and ignoring it both give the mean.
         The Trainer weights micro-batches by their share of the step's targets.
         """
+        if self._module is not None:
+            return self._loss_by_module(model, inputs, return_outputs)
         labels = None
         if is_mapping(inputs):
             if self._loss_outside_model:
@@ -192,6 +201,31 @@ class StepMethods(OptimizationMethods):
         else:
             loss = loss_of(outputs, labels, inputs)
         return (loss, outputs) if return_outputs else loss
+
+    def _loss_by_module(self, model: nn.Module, inputs: Any, return_outputs: bool) -> Any:
+        outputs = self._running_module(model).training_step(inputs)
+        loss = loss_in(outputs)
+        if loss is None:
+            raise ValueError(
+                f"{type(self._module).__name__}.training_step returned {type(outputs).__name__}; it must return the "
+                'loss: a scalar tensor, a dict with "loss", or a tuple that begins with it.'
+            )
+        return (loss, outputs) if return_outputs else loss
+
+    def _train_by_hand(self, batch: Any, portion: Portion) -> Tensor | None:
+        """One micro-batch of a Module that optimizes itself: whatever loss it returns is only logged."""
+        module = self._running_module(self.model_wrapped)
+        if not module.training:
+            self.engine.train_mode()
+        inputs = self._prepare_inputs(batch)
+        with self.compute_loss_context_manager():
+            loss = loss_in(module.training_step(inputs))
+        return None if loss is None else loss.detach().mean()
+
+    def _running_module(self, model: nn.Module) -> Module:
+        module = module_in(model)
+        assert module is not None
+        return module
 
     def _call_loss_function(self, outputs: Any, labels: Any, targets: Any) -> Tensor:
         assert self.compute_loss_func is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,28 +17,39 @@ from typing import Any
 from torch import Tensor, nn
 
 from trainwright.config import TrainingArguments, adopt_arguments, check_device
+from trainwright.core.backend import Backend
 from trainwright.core.callback import CallbackHandler
+from trainwright.core.checkpointer import Checkpointer
+from trainwright.core.module import StepPlan
 from trainwright.core.results import BestRun, TrainOutput
+from trainwright.core.run import Phase, Run
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.data.loader import close_loader, data_seed
-from trainwright.data.rebuild import resumable_loader
-from trainwright.engines.torch.engine import TorchEngine
+from trainwright.data.order import mixed_seed
+from trainwright.data.rebuild import resumable_loader, shared_training
+from trainwright.engines.torch.joint import EpochScheduleCallback, JointSchedule
 from trainwright.engines.torch.memory import MemoryReport
+from trainwright.engines.torch.module_engine import ManualEngine
 from trainwright.engines.torch.precision import Precision, full_eval_dtype
 from trainwright.engines.torch.randomness import enable_full_determinism, set_seed
 from trainwright.engines.torch.targets import base_model
 from trainwright.trainer.accelerator_view import AcceleratorView
 from trainwright.trainer.construction import (
+    choose_backend,
     choose_collator,
     choose_processor,
     default_callbacks,
     refuse_contradictions,
+    refuse_missing_data,
     resolve_model,
     warn_of_unused_overrides,
+    with_backend,
 )
 from trainwright.trainer.foresight import refuse_unknown_best_metric
+from trainwright.trainer.handing_over import HandingOver, refuse_with_checkpointer
 from trainwright.trainer.notes import set_up_notes
-from trainwright.trainer.planning import plan_training
+from trainwright.trainer.own_state import own_states
+from trainwright.trainer.planning import TrainingPlan, plan_training
 from trainwright.trainer.preparation import prepared_model
 from trainwright.trainer.running import RunningMethods
 from trainwright.trainer.search import default_objective, default_space, search_hyperparameters
@@ -82,8 +94,11 @@ class Trainer(RunningMethods):
         preprocess_logits_for_metrics: Callable[..., Any] | None = None,
         *,
         tokenizer: Any = None,
+        backend: Backend | str | None = None,
+        checkpointer: Checkpointer | None = None,
     ) -> None:
-        self.args = args = adopt_arguments(args)
+        self.args = args = with_backend(adopt_arguments(args), backend)
+        self._backend = choose_backend(args, backend)
         self._seed_everything()
         check_device(args)
         set_up_notes(args)
@@ -96,27 +111,25 @@ class Trainer(RunningMethods):
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         self._own_optimizer, self._own_scheduler = self.optimizer is None, self.lr_scheduler is None
         refuse_contradictions(self)
+        if checkpointer is not None:
+            refuse_with_checkpointer(args)
+            self._handing_over = HandingOver(checkpointer)
         warn_of_unused_overrides(self)
         self._memory = MemoryReport(not args.skip_memory_metrics)
         self._memory.start("init")
         self.place_model_on_device = args.place_model_on_device is not False and full_eval_dtype(args) is None
-        self._adopt_model(resolve_model(model, self))
+        self._adopt_first_model(resolve_model(model, self))
         self.data_collator = data_collator or choose_collator(self.processing_class)
         self.create_accelerator_and_postprocess()
         self.callback_handler = CallbackHandler(
-            default_callbacks(args, list(callbacks or [])),
+            default_callbacks(args, [*self._module_callbacks(), *(callbacks or []), *own_states(self)]),
             model=self.model,
             processing_class=self.processing_class,
             tokenizer=self.processing_class,  # its name in transformers 4
             optimizer=self.optimizer,
             lr_scheduler=self.lr_scheduler,
         )
-        self.control = TrainerControl()
-        self.state = TrainerState()
-        self.is_in_train = False
-        self.hp_name: Callable[[Any], str] | None = None
-        self.hp_search_backend: str | None = None
-        self.hub_model_id = None
+        self.control, self.state, self.is_in_train = TrainerControl(), TrainerState(), False
         if args.push_to_hub:
             self.init_hf_repo()
         if args.should_save:
@@ -126,12 +139,21 @@ class Trainer(RunningMethods):
 
     #: Not on one process; scripts and subclasses ask.
     is_model_parallel = is_deepspeed_enabled = is_fsdp_enabled = False
+    hp_search_backend: str | None = None
+
+    def _adopt_first_model(self, model: nn.Module | None) -> None:
+        """None where ``fit`` will be given one; a Module may still be given data, or bring its own."""
+        if model is not None:
+            self._adopt_model(model)
+            if self._module is None:
+                refuse_missing_data(self)
 
     def _adopt_model(self, model: nn.Module) -> None:
         """Take ``model`` and learn from its signature how to call it."""
         if self.place_model_on_device and not hasattr(model, "hf_device_map"):
             model = model.to(self.args.device)
         self.model = self.model_wrapped = model
+        self._take_module(model)
         config = getattr(base_model(model), "config", None)
         if config is not None and hasattr(config, "use_cache"):
             config.use_cache = self.args.use_cache
@@ -139,13 +161,15 @@ class Trainer(RunningMethods):
 
     def create_accelerator_and_postprocess(self) -> None:
         """Build the engine, and ``self.accelerator``, a view of it."""
-        self.engine = TorchEngine(
+        by_hand = self._module is not None and not self._module.automatic_optimization
+        self.engine = self._engine_class()(
             device=self.args.device,
             precision=Precision(self.args, self.args.device),
             max_grad_norm=self.args.max_grad_norm or 0.0,
             skip_nonfinite_logs=self.args.logging_nan_inf_filter,
-            training_step=self._train_on,
+            training_step=self._train_by_hand if by_hand else self._train_on,
             count_targets=self.count_targets,
+            backend=self._backend,
         )
         self.accelerator = AcceleratorView(self.engine, self.args.gradient_accumulation_steps)
 
@@ -187,6 +211,39 @@ class Trainer(RunningMethods):
 
     # ---- training
 
+    def fit(
+        self,
+        module: nn.Module | None = None,
+        train: Any = None,
+        val: Any = None,
+        *,
+        resume_from_checkpoint: str | Path | bool | None = None,
+    ) -> TrainOutput:
+        """:meth:`train`, with the model and the data given here: datasets or loaders, ``val`` also a dict of them.
+
+        What is left out stays what the Trainer got, or comes from the Module's ``train_dataloader`` and
+        ``val_dataloader``.
+        """
+        if module is not None:
+            if self.model_init is not None:
+                raise ValueError("fit(model) and model_init= name two models: which one should be trained?")
+            self._adopt_another_model(module)
+        self._require_model()
+        self.train_dataset = self.train_dataset if train is None else train
+        self.eval_dataset = self.eval_dataset if val is None else val
+        return self.train(resume_from_checkpoint=resume_from_checkpoint)
+
+    def _adopt_another_model(self, model: nn.Module) -> None:
+        if not isinstance(model, nn.Module):
+            raise ValueError(f"fit(model, train, val) takes a torch.nn.Module first, not a {type(model).__name__}.")
+        if model is self.model:
+            return
+        self._adopt_model(model)
+        self.create_accelerator_and_postprocess()
+        self.callback_handler.references["model"] = self.model
+        if callable(heard := getattr(self._module, "on_init_end", None)):
+            heard(self.args, self.state, self.control, **self.callback_handler.references)
+
     def train(
         self,
         resume_from_checkpoint: str | Path | bool | None = None,
@@ -200,24 +257,36 @@ class Trainer(RunningMethods):
 
         Returns ``TrainOutput(global_step, training_loss, metrics)``.
         """
+        self._require_model()
         self._memory.start("train")
         self._seed_everything()
         if self.model_init is not None:
             self._adopt_model(self.call_model_init(trial))
             self.optimizer = self.lr_scheduler = None
+        self._attach_module()
+        if self.args.eval_strategy != "no":
+            self._use_own_eval_data()
+        refuse_missing_data(self)
+        self._backend.start(self.args)
         self._open_saving()
-        checkpoint = self._resolve_checkpoint(resume_from_checkpoint)
+        checkpoint = self._agreed_checkpoint(resume_from_checkpoint)
         loader = resumable_loader(self.get_train_dataloader(), data_seed(self.args))
+        loader = shared_training(loader, self._place(), self.args.gradient_accumulation_steps)
         plan = plan_training(self, loader)
         refuse_unknown_best_metric(self)
         if checkpoint is not None:
             self._load_from_checkpoint(checkpoint)
         with prepared_model(self) as model:
             self.model_wrapped = model
+            self._backend.same_weights(self.model)
+            epochs = min(plan.epochs, math.ceil(plan.max_steps / plan.steps_per_epoch))
+            self._step_plan = StepPlan(plan.max_steps, plan.steps_per_epoch, epochs)
             self._create_training_tools(plan.max_steps)
             self.is_in_train = True
             try:
                 self._train_to_the_end(loader, plan, checkpoint, ignore_keys_for_eval)
+                if self._handing_over is not None:
+                    self._hand_over_the_end()
             except BaseException:
                 self.callback_handler.training_failed()
                 self._memory.stop("train")
@@ -227,10 +296,15 @@ class Trainer(RunningMethods):
                 self._saver.wait()
                 self._capture.forget()
                 close_loader(loader)
+                if self._handing_over is not None:
+                    self._handing_over.close()
         return TrainOutput(self.state.global_step, self._summary["train_loss"], self._summary)
 
     def _seed_everything(self) -> None:
-        (enable_full_determinism if self.args.full_determinism else set_seed)(self.args.seed)
+        # Processes must not draw the same dropout masks for their different samples.
+        rank = self.args.process_index
+        seed = self.args.seed if rank == 0 else mixed_seed(self.args.seed, rank)
+        (enable_full_determinism if self.args.full_determinism else set_seed)(seed)
 
     def _create_training_tools(self, max_steps: int) -> None:
         """Optimizer and schedule; those made for an earlier call are made anew, those the user gave are kept."""
@@ -240,3 +314,15 @@ class Trainer(RunningMethods):
             self.optimizer = None
         self.create_optimizer_and_scheduler(num_training_steps=max_steps)
         self.engine.attach(self.model_wrapped, self.optimizer, self.lr_scheduler)
+        self.callback_handler.pop_callback(EpochScheduleCallback)
+        if isinstance(self.lr_scheduler, JointSchedule) and self.lr_scheduler.moves_by_epoch:
+            self.add_callback(EpochScheduleCallback(self.lr_scheduler, lambda: self._feed.epoch_is_over))
+        if self._may_save_unasked():
+            self._check_own_states()
+
+    def _build_run(self, loader: Any, plan: TrainingPlan, checkpoint: Path | None, ignore_keys: Any) -> Run:
+        run = super()._build_run(loader, plan, checkpoint, ignore_keys)
+        if isinstance(self.engine, ManualEngine):
+            # Weights change in the middle of such a step: what is interrupted then cannot be saved.
+            self.engine.update_begins = lambda: setattr(run, "phase", Phase.UPDATE)
+        return run

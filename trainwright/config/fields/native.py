@@ -1,12 +1,17 @@
 """Arguments transformers does not have."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from trainwright.config.backends import BACKENDS
 
 
 @dataclass(kw_only=True)
 class NativeFields:
     micro_batch: int | str | None = None
     """Largest piece of a batch that runs at once: a number, or "auto" to find what fits; the gradient is the same."""
+
+    backend: str | None = field(default=None, metadata={"choices": BACKENDS})
+    """How the run is spread and computed: "sp" (one process) or "ddp", with -amp, -bf16 or -fp16; by the launcher."""
 
     max_tokens_per_batch: int | None = None
     """Build training batches up to this many tokens (padding included) instead of a fixed number of samples."""

@@ -26,8 +26,8 @@ class Boundary:
         self._torch: dict[str, Tensor] = {}
         self._buffers: dict[str, Tensor] = {}
         self._saved: dict[str, Tensor] = {}
-        #: Buffers that may turn out to change, with the number of writes to them so far.
-        self._others: dict[str, tuple[Tensor, int]] = {}
+        #: Buffers that may turn out to change, with the number of writes to them so far and what they hold.
+        self._others: dict[str, tuple[Tensor, int, Tensor]] = {}
         self._marks = 0
         for path, module in model.named_modules():
             for name, buffer in module.named_buffers(prefix=path, recurse=False):
@@ -35,7 +35,7 @@ class Boundary:
                     # Normalization kernels write these without counting it as a write.
                     self._protect(name, buffer)
                 else:
-                    self._others[name] = (buffer, buffer._version)
+                    self._others[name] = (buffer, buffer._version, buffer.detach().clone())
 
     def mark(self) -> None:
         """Remember this moment."""
@@ -55,7 +55,7 @@ class Boundary:
     def _find_changing_buffers(self) -> None:
         """What the first steps change, later ones will change too; the rest (masks, position tables) never does."""
         self._marks += 1
-        for name, (buffer, version) in self._others.items():
+        for name, (buffer, version, _) in self._others.items():
             if buffer._version != version:
                 self._protect(name, buffer)
         if self._marks > 3:
@@ -74,13 +74,21 @@ class Boundary:
     def restore_buffers(self, where: Tensor | None = None) -> None:
         """Buffers as they were at the mark; with ``where``, only if it is true, which only the device knows."""
         with torch.no_grad():
-            for name, buffer in self._buffers.items():
-                saved = self._saved[name]
+            for buffer, saved in self._changed().values():
                 buffer.copy_(saved if where is None else torch.where(where > 0, saved, buffer))
+
+    def _changed(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Buffers that a step may have changed since the mark, each with what it held then."""
+        changed = {name: (buffer, self._saved[name]) for name, buffer in self._buffers.items()}
+        for name, (buffer, version, saved) in self._others.items():
+            if name not in changed and buffer._version != version:
+                # Written for the first time, in the step that is being undone.
+                changed[name] = (buffer, saved)
+        return changed
 
     def buffers(self) -> dict[str, Tensor]:
         """Buffers that steps change, as they were at the mark."""
-        return dict(self._saved)
+        return {name: saved for name, (_, saved) in self._changed().items()}
 
     def random_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Random states at the mark, as a checkpoint stores them."""

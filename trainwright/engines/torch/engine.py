@@ -10,13 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from trainwright.core.backend import Backend
 from trainwright.core.engine import Portion
+from trainwright.engines.torch.backends import SingleProcess
 from trainwright.engines.torch.boundary import Boundary
+from trainwright.engines.torch.memory import is_out_of_memory, release_memory
 from trainwright.engines.torch.meter import LossMeter, WeightedMean
 from trainwright.engines.torch.nonfinite import GradientCheck, is_bad, skips_on_device
 from trainwright.engines.torch.precision import Precision
 from trainwright.engines.torch.schedules import needs_metric
-from trainwright.engines.torch.targets import count_rows
+from trainwright.engines.torch.targets import count_rows, unwrap
 
 
 class TorchEngine:
@@ -35,9 +38,14 @@ class TorchEngine:
         skip_nonfinite_logs: bool,
         training_step: Callable[[Any, Portion], Tensor | None],
         count_targets: Callable[[Any], Any],
+        backend: Backend | None = None,
     ) -> None:
         self.device = device
         self.precision = precision
+        self.backend: Backend = backend or SingleProcess()
+        self.is_alone = self.backend.world_size == 1
+        #: Whether the backend has something to do with gradients.
+        self._reduces = not self.is_alone or type(self.backend) is not SingleProcess
         self.max_grad_norm = max_grad_norm
         self._count_targets = count_targets
         self.meter = LossMeter(skip_nonfinite=skip_nonfinite_logs)
@@ -66,7 +74,8 @@ class TorchEngine:
         self.was_bad = False
         self._skips_on_device = skips_on_device(optimizer)
         self._gradient_check = GradientCheck(self.parameters)
-        self.boundary = Boundary(model)
+        # By the names under which weights are stored: a checkpoint puts buffers of the last boundary into their place.
+        self.boundary = Boundary(unwrap(model))
 
     # ---- one optimizer step, in the order the loop calls it
 
@@ -85,7 +94,20 @@ class TorchEngine:
             loss = self.precision.scaler.scale(loss)
         loss.backward()
 
-    def finish_gradients(self, loss: Tensor | None, *, norm_wanted: bool) -> None:
+    def is_out_of_memory(self, error: Exception) -> bool:
+        return is_out_of_memory(error)
+
+    def undo_step(self) -> None:
+        self.clear_gradients()
+        self.boundary.roll_back()
+        release_memory(self.device)
+
+    def sum_counts(self, count: Any) -> Any:
+        return count if self.is_alone else self.backend.sum(count)
+
+    def finish_gradients(self, loss: Tensor | None, *, norm_wanted: bool) -> Tensor | None:
+        if self._reduces:
+            loss = self._reduced(loss)
         self._scaler = self.precision.scaler
         if self._scaler is not None and all(p.grad is None for p in self.parameters):
             # A step without a target: the scaler refuses what has no gradients.
@@ -106,6 +128,14 @@ class TorchEngine:
         else:
             gradients = [p.grad for p in self.parameters if p.grad is not None]
             self.was_bad = self._gradient_check.is_bad(loss, gradients)
+        return loss
+
+    def _reduced(self, loss: Tensor | None) -> Tensor | None:
+        """Gradients and loss of the step over all processes: each judges the step by the same numbers."""
+        self.backend.reduce_gradients(self.parameters)
+        if self.is_alone:
+            return loss
+        return self.backend.sum(torch.zeros((), device=self.device) if loss is None else loss.float())
 
     def apply_update(self) -> None:
         self.wait_for_copy()
@@ -146,7 +176,8 @@ class TorchEngine:
 
     def _advance_schedule(self) -> None:
         """Step the schedule; a rate that a callback set holds until the schedule's own value changes."""
-        groups = self.optimizer.param_groups
+        # Of several optimizers that run as one it may move only one.
+        groups = getattr(self.scheduler, "optimizer", self.optimizer).param_groups
         scheduled = getattr(self.scheduler, "_last_lr", None)
         held = [group["lr"] for group in groups]
         self.scheduler.step()
@@ -223,7 +254,16 @@ class TorchEngine:
         return to_numpy(value)
 
     def weighted_mean(self) -> WeightedMean:
-        return WeightedMean()
+        return WeightedMean(None if self.is_alone else self._sum_on_host)
+
+    def _sum_on_host(self, values: Tensor) -> Tensor:
+        return self.backend.sum(values.to(self.device)).cpu()
+
+    def gather(self, value: Any) -> list[Any]:
+        return self.backend.gather(value)
+
+    def release_memory(self) -> None:
+        release_memory(self.device)
 
 
 def _nothing() -> None:

@@ -1,4 +1,4 @@
-"""Memory: what a stage used, and what is held now."""
+"""Memory: what a stage used, what is held now, and whether there was too little."""
 
 from __future__ import annotations
 
@@ -32,6 +32,36 @@ def _status_bytes(name: str) -> int:
             if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024
     return 0
+
+
+#: What torch's allocators and the libraries under them say when memory is short.
+_TOO_LITTLE = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether ``error`` says that there was not enough memory, of a device or of this machine.
+
+    >>> is_out_of_memory(RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: tried 64 bytes"))
+    True
+    """
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _TOO_LITTLE)
+
+
+def release_memory(device: torch.device) -> None:
+    """Give back what nobody holds any more."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()
 
 
 class MemoryReport:

@@ -105,9 +105,10 @@ class WeightedMean:
     keep the allocator from using them again: 100 MiB for 40,000 x 1,000 logits.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, sum_over_processes: Callable[[Tensor], Tensor] | None = None) -> None:
         self._sum: Tensor | None = None
         self._weights: Tensor | None = None
+        self._over_processes = sum_over_processes
 
     def add(self, loss: Tensor, weight: int | float | Tensor) -> None:
         if not isinstance(weight, Tensor) and weight == 0:
@@ -122,7 +123,14 @@ class WeightedMean:
         self._weights += weight
 
     def value(self) -> float | None:
-        """The mean; waits for the device."""
+        """The mean, over all processes; waits for the device."""
+        if self._over_processes is not None:
+            return self._value_of_all(self._over_processes)
         if self._sum is None or self._weights is None:
             return None
         return float(self._sum / self._weights)
+
+    def _value_of_all(self, over_processes: Callable[[Tensor], Tensor]) -> float | None:
+        own = [0.0, 0.0] if self._sum is None or self._weights is None else [float(self._sum), float(self._weights)]
+        total, weights = over_processes(torch.tensor(own, dtype=torch.float64)).tolist()
+        return total / weights if weights else None

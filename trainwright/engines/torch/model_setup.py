@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from trainwright.engines.torch.module import Module, main_model
 from trainwright.engines.torch.targets import base_model
 
 logger = logging.getLogger("trainwright")
@@ -57,6 +60,23 @@ def compiled(model: nn.Module, args: Any) -> nn.Module:
     """``model`` through torch.compile, as the arguments say."""
     wrapped: Any = torch.compile(model, backend=args.torch_compile_backend or "inductor", mode=args.torch_compile_mode)
     return wrapped
+
+
+@contextmanager
+def compiled_in_place(module: Module, args: Any) -> Iterator[None]:
+    """``module.model`` through torch.compile for a while: step methods go on calling it by its name."""
+    network = main_model(module)
+    if network is module:
+        raise ValueError(
+            f"torch_compile=True compiles self.model, and {type(module).__name__} has none: put the network there, or "
+            "set torch_compile=False and compile its parts with their compile() in __init__."
+        )
+    before = network._compiled_call_impl
+    network.compile(backend=args.torch_compile_backend or "inductor", mode=args.torch_compile_mode)
+    try:
+        yield
+    finally:
+        network._compiled_call_impl = before
 
 
 def apply_liger_kernels(model: nn.Module, config: dict[str, bool] | None) -> None:

@@ -6,13 +6,13 @@ import torch
 class TorchProbe:
     """Answers for one process and the one device it uses."""
 
-    def device(self, use_cpu: bool) -> torch.device:
-        """The first accelerator, or the CPU."""
+    def device(self, use_cpu: bool, index: int = 0) -> torch.device:
+        """Accelerator number ``index``, or the CPU."""
         found = None if use_cpu else torch.accelerator.current_accelerator(check_available=True)
         if found is None:
             return torch.device("cpu")
-        # Apple's GPU is one device without a number; naming index 0 elsewhere keeps comparisons with tensors exact.
-        return found if found.type == "mps" else torch.device(found.type, 0)
+        # Apple's GPU is one device without a number; naming the index elsewhere keeps comparisons with tensors exact.
+        return found if found.type == "mps" else torch.device(found.type, index)
 
     def n_gpu(self, use_cpu: bool) -> int:
         """0 on the CPU, otherwise 1: several visible GPUs are never used behind the user's back."""

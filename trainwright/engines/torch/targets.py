@@ -48,19 +48,27 @@ _UNSHIFTED = frozenset(
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The user's own module inside torch.compile, DDP or PEFT wrappers."""
+    """The user's own module inside torch.compile or DDP: the one whose weights are stored.
+
+    Of a ``trainwright.Module`` that is its ``model``, where this holds everything.
+    """
     while True:
         inner = getattr(model, "_orig_mod", None) or (
             model.module if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)) else None
         )
-        if inner is None:
+        stored = getattr(model, "_stored_model", None)
+        if inner is None and callable(stored):
+            inner = stored()
+        if inner is None or inner is model:
             return model
         model = inner
 
 
 def base_model(model: nn.Module) -> nn.Module:
-    """The model whose ``forward`` computes the loss: also looks inside PEFT."""
+    """The model whose ``forward`` computes the loss: also looks inside PEFT, and at the ``model`` of a Module."""
     model = unwrap(model)
+    main = getattr(model, "_main_model", None)
+    model = (main() if callable(main) else None) or model
     inner = getattr(model, "get_base_model", None)
     return inner() if hasattr(model, "peft_config") and callable(inner) else model
 

@@ -1,0 +1,1 @@
+"""Front doors that only translate: other libraries' interfaces, in front of the one Trainer."""

@@ -1,0 +1,1 @@
+"""PyMarlin's ``core``."""

@@ -1,0 +1,389 @@
+"""PyMarlin's Trainer: it reads the arguments, and ``trainwright.Trainer`` does the work."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from trainwright.callbacks.progress import PrinterCallback
+from trainwright.checkpoint.states import split_state
+from trainwright.compat.pymarlin.core.adapter import MarlinModule, Progress, Supply
+from trainwright.compat.pymarlin.core.bridge import Bridge, compare_epochs, exact_part, say_it_begins_anew
+from trainwright.compat.pymarlin.core.loaders import Loaders
+from trainwright.compat.pymarlin.core.module_interface import ModuleInterface
+from trainwright.compat.pymarlin.core.own_loop import OwnLoop
+from trainwright.compat.pymarlin.core.trainer_arguments import TrainerArguments, batch_sizes, native_settings
+from trainwright.compat.pymarlin.core.trainer_backend import (
+    TrainerBackend,
+    TrainerBackendArguments,
+    build_trainer_backend,
+    description_in,
+    native_name,
+)
+from trainwright.compat.pymarlin.utils.checkpointer.checkpoint_utils import (
+    AbstractCheckpointer,
+    Checkpoint,
+    DefaultCheckpointer,
+    DefaultCheckpointerArguments,
+)
+from trainwright.compat.pymarlin.utils.distributed import ranks_from_environment
+from trainwright.compat.pymarlin.utils.stats import use_stats
+from trainwright.compat.pymarlin.utils.stats.basic_stats import BasicStats
+from trainwright.compat.pymarlin.utils.writer import build_writer
+from trainwright.compat.pymarlin.utils.writer.base import new_folder
+from trainwright.config import TrainingArguments
+from trainwright.config.batch_sizes import BatchSizes
+from trainwright.trainer import Trainer as NativeTrainer
+
+__all__ = ["AbstractTrainer", "DefaultCheckpointerArguments", "Trainer", "TrainerArguments"]
+
+logger = logging.getLogger("trainwright")
+
+
+class AbstractTrainer(ABC):
+    """What a trainer can do."""
+
+    @abstractmethod
+    def train(self) -> Any:
+        """Train."""
+
+    @abstractmethod
+    def validate(self) -> Any:
+        """Validate."""
+
+
+class Trainer(AbstractTrainer):
+    """Trains a :class:`ModuleInterface`.
+
+    Args:
+        module: The model with its data, steps, optimizers and callbacks.
+        args: How to train.
+        trainer_backend: Instead of ``args.backend``: an object of ``trainer_backend``, or one with a loop of its own.
+        checkpointer: Where checkpoints go; by default files, as ``args.checkpointer_args`` say.
+    """
+
+    _has_trained = False
+
+    def __init__(
+        self,
+        module: ModuleInterface,
+        args: TrainerArguments,
+        trainer_backend: TrainerBackend | None = None,
+        checkpointer: AbstractCheckpointer | None = None,
+    ) -> None:
+        if not isinstance(module, ModuleInterface):
+            raise ValueError(
+                f"module must be a ModuleInterface, not {type(module).__name__}: derive it from that class."
+            )
+        self.module, self.args = module, args
+        self.logger = logger
+        self.trainer_backend = _chosen_backend(trainer_backend, args)
+        self._fetch_ranks()
+        self._sizes = batch_sizes(args, self._ranks.world_size)
+        self._tell_backend()
+        self.checkpointer = checkpointer or DefaultCheckpointer(args.checkpointer_args)
+        self.checkpointed_states = self.load_checkpoints()
+        module.update_state(self.checkpointed_states.module_interface_state)
+        module.to(self.device)
+        self._progress = Progress()
+        self.optimizers, self.schedulers = self._new_tools(args.epochs)
+        self.update_state(self.checkpointed_states.trainer_state)
+        self.stats = self._new_stats()
+        use_stats(self.stats)
+        self.trainer_backend.init(self._backend_arguments())
+        self.trainer_backend.update_state(self.checkpointed_states.trainer_backend_state)
+
+    # ---- what users call
+
+    def train(self) -> None:
+        """Train and validate, from the first epoch or from where the checkpoint left off.
+
+        A signal ends it with ``trainwright.Preempted`` once everything is saved; made anew with ``load_dir`` set, the
+        Trainer goes on exactly there.
+        """
+        use_stats(self.stats)
+        if self._has_trained:
+            self.logger.warning("This Trainer has trained already: make a new one, with load_dir set, for more epochs.")
+            return
+        if isinstance(self.checkpointer, DefaultCheckpointer) and self.checkpointer.args.checkpoint:
+            # Now, and not after the first epoch.
+            split_state(self.module.get_state(), f"{type(self.module).__name__}.get_state()")
+            split_state(self.get_state(), f"{type(self).__name__}.get_state()")
+        self._has_trained = True
+        try:
+            if self._counts is None:
+                self._train_by_own_loop()
+            else:
+                self._train_natively()
+            self.module.on_end_train(self.global_steps_finished)
+            self.stats.log_long_stats(self.global_steps_finished)
+        finally:
+            self.stats.finish()
+
+    def validate(self) -> Any:
+        """Run every validation loader; returns its collated outputs, in a dict by name if there are several."""
+        use_stats(self.stats)
+        if self._counts is None:
+            results = self._own_loop.validate()
+        elif not self._loaders.for_validation:
+            results = {}
+        else:
+            self._adapter.begin_validation()
+            self._native.evaluate()
+            results = self._adapter.validated
+        return results if self._loaders.are_named else next(iter(results.values()), None)
+
+    def save_checkpoint(self, force: bool = False) -> None:
+        """Hand the present states to the checkpointer; between two steps, or when no training is going on."""
+        if not self.is_main_process:
+            return
+        if self._counts is not None and self._native.is_in_train:
+            self._bridge.asked = force
+            try:
+                self._native._save_checkpoint(self._native.model)
+            finally:
+                self._bridge.asked = None
+            return
+        self.checkpointer.save(self._present_states(), self.last_epoch, force)
+
+    def save_model_checkpoint(self) -> None:
+        """Hand the module's state to the checkpointer."""
+        if self.is_main_process:
+            self.checkpointer.save_model(self.module.get_state(), self.last_epoch)
+
+    def load_checkpoints(self) -> Checkpoint:
+        """What the checkpointer finds; an empty ``Checkpoint`` to start anew."""
+        return self.checkpointer.load() or Checkpoint()
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the trainer; override it to keep more."""
+        state: dict[str, Any] = {"last_epoch": self.last_epoch}
+        if self._counts is None:
+            # With a loop of ours they are kept together with all else that an exact resume needs.
+            state["optimizers"] = [optimizer.state_dict() for optimizer in self.optimizers]
+            state["schedulers"] = [scheduler.state_dict() for scheduler in self.schedulers]
+        return state
+
+    def update_state(self, state: dict[str, Any] | None) -> None:
+        """Take up what ``get_state`` returned when the checkpoint was saved."""
+        if not state:
+            return
+        self.last_epoch = state["last_epoch"]
+        left = self.args.epochs - self.last_epoch - 1
+        if self.args.reset_optimizers_schedulers:
+            if left > 0:
+                self.optimizers, self.schedulers = self._new_tools(left)
+            return
+        for tool, saved in zip(self.optimizers, state.get("optimizers", ()), strict=False):
+            tool.load_state_dict(saved)
+        for tool, saved in zip(self.schedulers, state.get("schedulers", ()), strict=False):
+            tool.load_state_dict(saved)
+
+    # ---- sizes and places
+
+    @property
+    def last_epoch(self) -> int:
+        """The last epoch that is finished; -1 before the first is."""
+        return self._progress.last_epoch
+
+    @last_epoch.setter
+    def last_epoch(self, epoch: int) -> None:
+        self._progress.last_epoch = epoch
+
+    @property
+    def device(self) -> torch.device:
+        """Where this process trains."""
+        if self.args.use_gpu and torch.cuda.is_available():
+            return torch.device("cuda", self._ranks.local_rank)
+        return torch.device("cpu")
+
+    @property
+    def is_distributed(self) -> bool:
+        return self._ranks.world_size > 1
+
+    @property
+    def is_main_process(self) -> bool:
+        return self._ranks.global_rank == 0
+
+    @property
+    def batch_sizes(self) -> BatchSizes:
+        """One optimizer step's samples: per device, per process, and in all."""
+        return self._sizes
+
+    @property
+    def pergpu_global_batch_size(self) -> int:
+        return self._sizes.per_process
+
+    @property
+    def train_step_batch_size(self) -> int:
+        """Samples that run at once: the largest divisor of this process's share within ``gpu_batch_size_limit``."""
+        return self._sizes.per_device
+
+    @property
+    def gradient_accumulation(self) -> int:
+        return self._sizes.accumulation
+
+    @property
+    def val_step_batch_size(self) -> int:
+        return self.args.val_batch_size
+
+    @property
+    def train_sampler(self) -> Any:
+        return self.trainer_backend.train_sampler
+
+    @property
+    def val_sampler(self) -> Any:
+        return self.trainer_backend.val_sampler
+
+    @property
+    def global_steps_finished(self) -> int:
+        return self.trainer_backend.get_global_steps_completed()
+
+    @property
+    def total_steps_finished(self) -> int:
+        return self.trainer_backend.get_batches_completed()
+
+    @property
+    def estimated_global_steps_per_epoch(self) -> int:
+        """Optimizer steps of an epoch, exactly; 0 without training data. Reads lengths, draws nothing."""
+        return self._loaders.steps_per_epoch()
+
+    # ---- building
+
+    def _fetch_ranks(self) -> None:
+        found = ranks_from_environment()
+        given = self.args.distributed_training_args
+        self._ranks = given or found
+        if given is not None and (given.global_rank, given.world_size) != (found.global_rank, found.world_size):
+            raise ValueError(
+                f"distributed_training_args say process {given.global_rank} of {given.world_size}, the launcher's "
+                f"environment {found.global_rank} of {found.world_size}: start with torchrun and leave them out."
+            )
+
+    def _tell_backend(self) -> None:
+        """Give the description what its samplers need."""
+        self._seed = torch.initial_seed() % 2**31
+        self._counts = counts = description_in(self.trainer_backend)
+        if counts is not None:
+            counts.seed, counts.share = self._seed, self._sizes.per_process
+            counts.rank, counts.world_size = self._ranks.global_rank, self._ranks.world_size
+
+    def _new_tools(self, epochs: int) -> tuple[list[Any], list[Any]]:
+        optimizers, schedulers = self.module.get_optimizers_schedulers(self.estimated_global_steps_per_epoch, epochs)
+        return list(optimizers), list(schedulers or [])
+
+    def _new_stats(self) -> BasicStats:
+        names = self.args.writers if self.is_main_process else []
+        writers = [build_writer(writer, self.args.writer_args) for writer in names]
+        stats = BasicStats(self.args.stats_args, [writer for writer in writers if writer is not None])
+        stats.device = self.device
+        return stats
+
+    def _backend_arguments(self) -> TrainerBackendArguments:
+        return TrainerBackendArguments(
+            model=self.module,
+            device=self.device,
+            max_train_steps_per_epoch=self.args.max_train_steps_per_epoch,
+            max_val_steps_per_epoch=self.args.max_val_steps_per_epoch,
+            distributed_training_args=self._ranks,
+            optimizers=self.optimizers,
+            schedulers=self.schedulers,
+            gradient_accumulation=self.gradient_accumulation,
+            clip_grads=self.args.clip_grads,
+            max_grad_norm=self.args.max_grad_norm,
+            disable_tqdm=self.args.disable_tqdm,
+        )
+
+    @cached_property
+    def _loaders(self) -> Loaders:
+        return Loaders(self.module, self.args, self.trainer_backend, self._sizes, are_cut=self._counts is not None)
+
+    @cached_property
+    def _supply(self) -> Supply:
+        return Supply(
+            train_loader=self._loaders.for_training,
+            val_loaders=lambda: self._loaders.for_validation,
+            tools=lambda: (self.optimizers, self.schedulers),
+            is_save_due=self._is_save_due,
+            runs_in_pieces=self.args.gpu_batch_size_limit == "auto",
+        )
+
+    def _is_save_due(self, epoch: int) -> bool:
+        """Whether the checkpointer will keep an epoch's checkpoint; one of the user's is always asked."""
+        if not isinstance(self.checkpointer, DefaultCheckpointer):
+            return True
+        return epoch % self.checkpointer.args.period == 0 or epoch == self.args.epochs - 1
+
+    def _present_states(self) -> Checkpoint:
+        return Checkpoint(self.module.get_state(), self.get_state(), self.trainer_backend.get_state())
+
+    # ---- with the loop of trainwright
+
+    @cached_property
+    def _adapter(self) -> MarlinModule:
+        assert self._counts is not None
+        return MarlinModule(self.module, self._supply, self._progress, self._counts, self.stats)
+
+    @cached_property
+    def _bridge(self) -> Bridge:
+        return Bridge(
+            self.checkpointer,
+            self._present_states,
+            shares_weights=type(self.module).get_state is ModuleInterface.get_state,
+            progress=self._progress,
+            epochs=self.args.epochs,
+        )
+
+    @cached_property
+    def _native(self) -> NativeTrainer:
+        saves = not isinstance(self.checkpointer, DefaultCheckpointer) or self.checkpointer.args.checkpoint
+        logs = self.args.writer_args.log_dir / "trainwright"
+        # A new folder for each run: the logs of earlier ones stay.
+        place = new_folder(logs) if self.is_main_process else logs
+        settings = native_settings(self.args, self._sizes, native_name(self.trainer_backend), self._seed, place)
+        arguments = TrainingArguments(
+            **settings,
+            eval_strategy="epoch" if self._loaders.for_validation else "no",
+            save_strategy="epoch" if saves else "no",
+        )
+        native = NativeTrainer(self._adapter, arguments, checkpointer=self._bridge)
+        # Writers show what there is to see.
+        native.remove_callback(PrinterCallback)
+        self._adapter.gather = native.engine.backend.gather
+        return native
+
+    def _train_natively(self) -> None:
+        exact = exact_part(self.checkpointed_states, reset_optimizers=self.args.reset_optimizers_schedulers)
+        # The bridge hands it on; it is not needed twice in memory.
+        self._bridge.loaded, self.checkpointed_states = exact, Checkpoint()
+        if exact is None and self.last_epoch >= 0:
+            say_it_begins_anew(self.last_epoch)
+            self.last_epoch = -1
+        if exact is not None and self.schedulers and not self.args.reset_optimizers_schedulers:
+            compare_epochs(exact, self.args.epochs)
+        self._native.train(resume_from_checkpoint=True if exact else None)
+
+    # ---- with a loop of the user's
+
+    @cached_property
+    def _own_loop(self) -> OwnLoop:
+        return OwnLoop(self.module, self.trainer_backend, self._supply, self._progress, self.stats)
+
+    def _train_by_own_loop(self) -> None:
+        while self.last_epoch + 1 < self.args.epochs:
+            self._own_loop.run_epoch()
+            self.save_checkpoint(force=self.last_epoch == self.args.epochs - 1)
+        self.save_model_checkpoint()
+
+
+def _chosen_backend(given: TrainerBackend | None, args: TrainerArguments) -> TrainerBackend:
+    if given is None:
+        return build_trainer_backend(args.backend)
+    named = native_name(given) if description_in(given) is not None else None
+    if named is not None and args.backend not in ("sp", named):
+        raise ValueError(f"trainer_backend is {named!r} and args.backend {args.backend!r}: leave one of them out.")
+    return given

@@ -1,0 +1,1 @@
+"""PyMarlin's ``utils``, by the paths that scripts import from."""

@@ -1,0 +1,57 @@
+"""Which process this is, as PyMarlin tells it."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass
+class DistributedTrainingArguments:
+    """Ranks of this process; ``TrainerArguments(distributed_training_args=None)`` reads them from the environment."""
+
+    local_rank: int = 0
+    global_rank: int = 0
+    world_size: int = 1
+    #: "nccl" or "gloo"; None takes what fits the device.
+    backend: str | None = None
+    init_method: str = "env://"
+    gather_frequency: int | None = None
+
+
+#: Variables of the launchers PyMarlin knew: torchrun, and MPI as AzureML uses it.
+_LAUNCHERS = (
+    ("LOCAL_RANK", "RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+)
+
+
+def ranks_from_environment(environment: Mapping[str, str] = os.environ) -> DistributedTrainingArguments:
+    """What the launcher said; one process where there was none.
+
+    >>> ranks_from_environment({"LOCAL_RANK": "1", "RANK": "3", "WORLD_SIZE": "4"}).global_rank
+    3
+    """
+    for names in _LAUNCHERS:
+        if all(name in environment for name in names):
+            local, rank, world = (int(environment[name]) for name in names)
+            return DistributedTrainingArguments(local, rank, world)
+    return DistributedTrainingArguments()
+
+
+def rank_zero_only(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Call ``function`` in the first process only; the others wait for it and get None."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        from torch import distributed
+
+        result = function(*args, **kwargs) if ranks_from_environment().global_rank == 0 else None
+        if distributed.is_available() and distributed.is_initialized():
+            distributed.barrier()
+        return result
+
+    return wrapped

@@ -1,0 +1,1 @@
+"""PyMarlin's path for what is in this folder."""

@@ -1,0 +1,70 @@
+"""How a run is spread over processes: the one seam for it.
+
+``backend="sp"`` and ``"ddp"`` (and their ``-amp``, ``-bf16``, ``-fp16`` forms) are ready-made; an object of your own
+with these members may be given as ``Trainer(..., backend=...)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+
+class Backend(Protocol):
+    """What the engine asks of the processes it runs in. Every process calls the same methods in the same order."""
+
+    name: str
+    rank: int
+    local_rank: int
+    world_size: int
+
+    def start(self, args: Any) -> None:
+        """Before anything is exchanged; may be called again for each training."""
+        ...
+
+    def same_weights(self, model: Any) -> None:
+        """Give every process the weights and buffers of the first."""
+        ...
+
+    def reduce_gradients(self, parameters: Iterable[Any]) -> None:
+        """Sum the gradients over all processes, in place; each has weighted its own by its share of the targets."""
+        ...
+
+    def sum(self, value: Any) -> Any:
+        """A number, or a scalar tensor, summed over all processes."""
+        ...
+
+    def gather(self, value: Any) -> list[Any]:
+        """``value`` of every process, in the order of rank; plain objects and arrays in main memory."""
+        ...
+
+    def barrier(self) -> None:
+        """Wait until every process has come here."""
+        ...
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint keeps: JSON or tensors."""
+        ...
+
+    def update_state(self, state: dict[str, Any]) -> None: ...
+
+    def close(self) -> None:
+        """After the last exchange."""
+        ...
+
+
+BACKEND_MEMBERS = (
+    "name",
+    "rank",
+    "local_rank",
+    "world_size",
+    "start",
+    "same_weights",
+    "reduce_gradients",
+    "sum",
+    "gather",
+    "barrier",
+    "get_state",
+    "update_state",
+    "close",
+)

@@ -1,0 +1,142 @@
+"""Backends: one process, or several that train one model together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+logger = logging.getLogger("trainwright")
+
+#: Bytes that are exchanged at once: large enough to be quick, small enough not to need the model's size again.
+_BUCKET_BYTES = 64 * 2**20
+
+
+class SingleProcess:
+    """One process on one device: nothing to exchange. A base for backends of your own.
+
+    >>> class Noisy(SingleProcess):
+    ...     def reduce_gradients(self, parameters):
+    ...         for parameter in parameters:
+    ...             if parameter.grad is not None:
+    ...                 parameter.grad.add_(torch.randn_like(parameter.grad), alpha=1e-3)
+    """
+
+    name = "sp"
+    rank = local_rank = 0
+    world_size = 1
+
+    def start(self, args: Any) -> None: ...
+
+    def same_weights(self, model: nn.Module) -> None: ...
+
+    def reduce_gradients(self, parameters: Iterable[Tensor]) -> None: ...
+
+    def sum(self, value: Any) -> Any:
+        return value
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def barrier(self) -> None: ...
+
+    def get_state(self) -> dict[str, Any]:
+        return {}
+
+    def update_state(self, state: dict[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class DistributedProcesses(SingleProcess):
+    """Several processes started by torchrun, each with its part of every batch.
+
+    Gradients are summed once, after a step's last backward pass, in buckets: whatever a process did before (pieces of a
+    batch, a step that was done again because it did not fit) is nobody else's business. Nothing wraps the model.
+    """
+
+    name = "ddp"
+
+    def __init__(self, rank: int, local_rank: int, world_size: int, communication: str | None = None) -> None:
+        self.rank, self.local_rank, self.world_size = rank, local_rank, world_size
+        self.communication = communication
+        self._started_here = False
+        self._device = torch.device("cpu")
+
+    def start(self, args: Any) -> None:
+        self._device = args.device
+        if dist.is_initialized():
+            return
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+        chosen = self.communication or {"cuda": "nccl"}.get(self._device.type, "gloo")
+        dist.init_process_group(
+            chosen, rank=self.rank, world_size=self.world_size, timeout=timedelta(seconds=args.ddp_timeout)
+        )
+        self._started_here = True
+
+    def same_weights(self, model: nn.Module) -> None:
+        with torch.no_grad():
+            for tensor in [*model.parameters(), *model.buffers()]:
+                dist.broadcast(tensor, src=0)
+
+    def reduce_gradients(self, parameters: Iterable[Tensor]) -> None:
+        # A process without samples in this step has no gradients, but the others wait for its zeros.
+        every = [p for p in parameters if p.requires_grad]
+        present = torch.tensor([p.grad is not None for p in every], dtype=torch.uint8, device=self._device)
+        dist.all_reduce(present, op=dist.ReduceOp.MAX)
+        used = [p for p, is_used in zip(every, present.tolist(), strict=True) if is_used]
+        for bucket in _buckets(used):
+            gradients = []
+            for parameter in bucket:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+                gradients.append(parameter.grad)
+            flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+            dist.all_reduce(flat)
+            sizes = [gradient.numel() for gradient in gradients]
+            for gradient, summed in zip(gradients, flat.split(sizes), strict=True):
+                gradient.copy_(summed.view_as(gradient))
+
+    def sum(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            total = value.detach().clone()
+            dist.all_reduce(total)
+            return total
+        total = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
+        total = total.to(self._device)
+        dist.all_reduce(total)
+        return total.item()
+
+    def gather(self, value: Any) -> list[Any]:
+        parts: list[Any] = [None] * self.world_size
+        dist.all_gather_object(parts, value)
+        return parts
+
+    def barrier(self) -> None:
+        dist.barrier()
+
+    def close(self) -> None:
+        if self._started_here and dist.is_initialized():
+            dist.destroy_process_group()
+            self._started_here = False
+
+
+def _buckets(parameters: list[Tensor]) -> Iterable[list[Tensor]]:
+    """Parameters of one type, a bucket's worth at a time."""
+    bucket: list[Tensor] = []
+    size = 0
+    for parameter in sorted(parameters, key=lambda p: str(p.dtype)):
+        weight = parameter.numel() * parameter.element_size()
+        if bucket and (size + weight > _BUCKET_BYTES or bucket[0].dtype != parameter.dtype):
+            yield bucket
+            bucket, size = [], 0
+        bucket.append(parameter)
+        size += weight
+    if bucket:
+        yield bucket
