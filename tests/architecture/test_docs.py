@@ -56,6 +56,7 @@ def test_the_page_of_arguments_is_current() -> None:
 
 
 MODULES = [
+    "config.backends",
     "config.cadence",
     "config.secrets",
     "core.draws",
@@ -73,7 +74,12 @@ MODULES = [
     "compat.pymarlin.utils.stats.basic_stats",
     "core.checkpointer",
     "config.batch_sizes",
+    "core.microbatching",
     "core.module",
+    "data.sharding",
+    "engines.torch.backends",
+    "engines.torch.cutting",
+    "engines.torch.memory",
     "engines.torch.joint",
     "engines.torch.logged",
     "engines.torch.module",
@@ -94,7 +100,7 @@ def test_docstring_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.M
 
 
 #: Pages whose blocks of Python make one script, from top to bottom.
-SCRIPTS = ["modules.md"]
+SCRIPTS = ["batches-that-fit.md", "from-pymarlin.md", "modules.md"]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

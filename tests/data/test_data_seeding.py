@@ -95,7 +95,8 @@ def test_workers_change_no_random_number(make_args: MakeArgs, kind: type[Augment
     numbers = [value for epoch in alone for batch in epoch for value in from_plain(batch)["x"].flatten().tolist()]
     assert len(set(numbers)) == len(numbers)
     assert alone != batches(0, seed=1)
-    assert alone != batches(0, process_index=1)
+    # A sample is the same in whichever process it comes.
+    assert alone == batches(0, process_index=1)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

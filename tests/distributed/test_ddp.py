@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.distributed.training import train
+from tests.distributed.training import Noisy, train
 from trainwright.checkpoint.directory import list_checkpoints
 
 ROOT = Path(__file__).parents[2]
@@ -38,7 +38,13 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 def launch(task: str, folder: Path, processes: int) -> list[dict[str, Any]]:
     """Run a task to its end; returns what each process found."""
     done = subprocess.run(
-        command(task, folder, processes), env=ENVIRONMENT, capture_output=True, text=True, timeout=150, cwd=ROOT, check=False
+        command(task, folder, processes),
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        cwd=ROOT,
+        check=False,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     files = [folder / f"{task}-{processes}-{rank}.json" for rank in range(processes)]
@@ -123,13 +129,16 @@ def test_one_process_alone_may_do_its_step_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_resume_and_load_the_best(tmp_path: Path) -> None:
-    for answer in launch("resume", tmp_path, 2):
+    """With dropout, which each process draws for itself, and BatchNorm, whose statistics they share."""
+    answers = launch("resume", tmp_path, 2)
+    assert answers[0]["whole"]["weights"] == answers[1]["whole"]["weights"]
+    for answer in answers:
         assert answer["resumed"]["weights"] == answer["whole"]["weights"]
         assert answer["resumed"]["logs"][-1]["step"] == answer["whole"]["logs"][-1]["step"]
     losses = {entry["step"]: entry["eval_loss"] for entry in answer["best"]["logs"] if "eval_loss" in entry}
     assert len(losses) == 2
     with pytest.raises(ValueError, match=r"by a run of 2 processes and this one has 1: start it with `torchrun"):
-        train(tmp_path / "whole", 41, resume=True)
+        train(tmp_path / "whole", 44, resume=True, model=Noisy())
 
 
 @pytest.mark.slow
@@ -143,6 +152,27 @@ def test_modules_log_and_step_the_same_on_two_processes(tmp_path: Path) -> None:
     logs = together[0]["counted"]["logs"]
     assert {"hits", "first_rank_only"} <= logs[0].keys()
     assert any("eval_b_hits" in entry for entry in logs)
+
+
+@pytest.mark.slow
+def test_the_pymarlin_door_on_two_processes(tmp_path: Path) -> None:
+    """The global batch is the same, so is the result; validation has every row once, on every process."""
+    alone = launch("marlin", tmp_path, 1)[0]
+    together = launch("marlin", tmp_path, 2)
+    assert alone["sizes"] == [4, 4, 3]
+    assert together[0]["sizes"] == [4, 2, 3]
+    for answer in together:
+        close(answer["weights"], alone["weights"])
+        assert answer["steps"] == alone["steps"] == 6
+        assert answer["rates"] == pytest.approx(alone["rates"])
+        assert answer["validated"] == alone["validated"] == {"some": list(range(11)), "one": [0]}
+        assert answer["outputs"] == alone["outputs"]
+    assert together[0]["weights"] == together[1]["weights"]
+    for epoch in range(2):
+        assert sorted(together[0]["seen"][epoch] + together[1]["seen"][epoch]) == list(range(41))
+    assert together[0]["seen"][0] != together[0]["seen"][1]
+    saved = sorted(path.name for path in (tmp_path / "saved-2").iterdir())
+    assert saved == ["model_0.safetensors", "model_1.safetensors", "model_model_1.safetensors"]
 
 
 @pytest.mark.slow

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 
 from tests.models import Plain, classification_rows
 from trainwright import Module, Trainer, TrainerCallback, TrainingArguments
+from trainwright.compat import pymarlin
+from trainwright.compat.pymarlin import ModuleInterface
 
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 RANK = int(os.environ.get("RANK", "0"))
@@ -47,6 +50,17 @@ class Recording(Plain):
         if self.training and number is not None:
             self.seen += number.tolist()
         return super().forward(x, labels)
+
+
+class Noisy(Recording):
+    """Draws random numbers, and writes buffers, in every step; batches must have more than one row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.dropout = nn.BatchNorm1d(6), nn.Dropout(0.3)
+
+    def logits(self, x: Tensor) -> Tensor:
+        return super().logits(self.dropout(self.norm(x)))
 
 
 class Epochs(TrainerCallback):
@@ -88,10 +102,10 @@ def accuracy(prediction: Any) -> dict[str, float]:
     return {"accuracy": float((prediction.predictions.argmax(-1) == prediction.label_ids).mean())}
 
 
-def train(folder: Path, rows: int, *, resume: bool = False, **more: Any) -> dict[str, Any]:
+def train(folder: Path, rows: int, *, resume: bool = False, model: Any = None, **more: Any) -> dict[str, Any]:
     epochs, most = Epochs(), more.pop("most_rows", 10**9)
     trainer = Trainer(
-        Recording(most),
+        model or Recording(most),
         arguments(folder, eval_strategy="epoch", **more),
         train_dataset=Numbered(rows),
         eval_dataset=Numbered(11),
@@ -119,16 +133,16 @@ def out_of_memory(folder: Path) -> dict[str, Any]:
 
 def resume(folder: Path) -> dict[str, Any]:
     saving = {"save_strategy": "steps", "save_steps": 2, "load_best_model_at_end": False}
-    whole = train(folder / "whole", 41, **saving)
+    whole = train(folder / "whole", 44, model=Noisy(), **saving)
     trainer = Trainer(
-        Recording(),
+        Noisy(),
         arguments(folder / "whole", eval_strategy="epoch", **saving),
-        train_dataset=Numbered(41),
+        train_dataset=Numbered(44),
         eval_dataset=Numbered(11),
         compute_metrics=accuracy,
     )
     trainer.train(resume_from_checkpoint=str(folder / "whole" / "checkpoint-2"))
-    best = train(folder / "best", 41, **{**saving, "load_best_model_at_end": True})
+    best = train(folder / "best", 44, **{**saving, "load_best_model_at_end": True})
     return {"whole": whole, "resumed": result(trainer), "best": best}
 
 
@@ -187,6 +201,74 @@ def modules(folder: Path) -> dict[str, Any]:
     return {"counted": result(trainer), "by_hand": result(by_hand)}
 
 
+class Marlin(ModuleInterface):
+    """A PyMarlin module that notes which rows it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.data = Plain(), Numbered(41)
+        self.seen: list[list[int]] = []
+        self.validated: dict[str, list[int]] = {}
+
+    def get_optimizers_schedulers(self, estimated_global_steps_per_epoch: int, epochs: int) -> Any:
+        optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-2)
+        steps = estimated_global_steps_per_epoch * epochs
+        return [optimizer], [torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=steps)]
+
+    def get_train_dataloader(self, sampler: Any, batch_size: int) -> Any:
+        data: Any = self.data
+        return DataLoader(data, batch_size=batch_size, sampler=sampler(data))
+
+    def get_val_dataloaders(self, sampler: Any, batch_size: int) -> Any:
+        sets: dict[str, Any] = {"some": Numbered(11), "one": Numbered(1)}
+        return {key: DataLoader(data, batch_size=batch_size, sampler=sampler(data)) for key, data in sets.items()}
+
+    def train_step(self, global_step: int, batch: Any, device: Any) -> Any:
+        self.seen[-1] += batch["number"].tolist()
+        return self.net(batch["x"].to(device), batch["labels"].to(device))["loss"]
+
+    def val_step(self, global_step: int, batch: Any, device: Any) -> Any:
+        return self.net.logits(batch["x"].to(device)).argmax(-1), batch["number"]
+
+    def on_begin_train_epoch(self, global_step: int, epoch: int) -> None:
+        self.seen.append([])
+
+    def on_end_val_epoch(self, global_step: int, *outputs: Any, key: str = "default") -> None:
+        self.validated[key] = outputs[1].tolist()
+
+
+def marlin(folder: Path) -> dict[str, Any]:
+    torch.manual_seed(0)
+    args = pymarlin.TrainerArguments(
+        epochs=2,
+        train_batch_size=16,
+        gpu_batch_size_limit=4,
+        val_batch_size=3,
+        backend="sp" if WORLD == 1 else "ddp",
+        use_gpu=False,
+        writers=[],
+        disable_tqdm=True,
+        checkpointer_args=pymarlin.DefaultCheckpointerArguments(
+            save_dir=str(folder / f"saved-{WORLD}"), model_state_save_dir=str(folder / f"saved-{WORLD}")
+        ),
+        writer_args=pymarlin.WriterInitArguments(tb_log_dir=str(folder / "logs")),
+    )
+    module = Marlin()
+    trainer = pymarlin.Trainer(module, args)
+    sizes = (trainer.train_step_batch_size, trainer.gradient_accumulation, trainer.estimated_global_steps_per_epoch)
+    trainer.train()
+    outputs = trainer.validate()
+    return {
+        "weights": {name: value.double().tolist() for name, value in module.state_dict().items()},
+        "steps": trainer.global_steps_finished,
+        "rates": [group["lr"] for group in trainer.optimizers[0].param_groups],
+        "sizes": sizes,
+        "seen": module.seen,
+        "validated": module.validated,
+        "outputs": {key: [part.tolist() for part in parts] for key, parts in outputs.items()},
+    }
+
+
 class Slow(TrainerCallback):
     """Leaves a mark after the third step, and then takes its time."""
 
@@ -204,7 +286,7 @@ def stoppable(folder: Path) -> dict[str, Any]:
     mark = folder / f"third-step-{RANK}"
     callbacks = [] if mark.exists() else [Slow(mark)]
     args = arguments(folder / "run", max_steps=60, save_strategy="steps", save_steps=1000, resume="auto")
-    trainer = Trainer(Recording(), args, train_dataset=Numbered(41), callbacks=callbacks)
+    trainer = Trainer(Noisy(), args, train_dataset=Numbered(44), callbacks=callbacks)
     trainer.train()
     return result(trainer)
 
@@ -213,6 +295,7 @@ TASKS = {
     "stoppable": stoppable,
     "agree": agree,
     "modules": modules,
+    "marlin": marlin,
     "drop_last": drop_last,
     "out_of_memory": out_of_memory,
     "resume": resume,

@@ -22,8 +22,8 @@ class Backend(Protocol):
         """Before anything is exchanged; may be called again for each training."""
         ...
 
-    def same_weights(self, model: Any) -> None:
-        """Give every process the weights and buffers of the first."""
+    def share(self, tensors: Iterable[Any]) -> None:
+        """Give every process, in place, the tensors of the first: weights before training, buffers in every step."""
         ...
 
     def reduce_gradients(self, parameters: Iterable[Any]) -> None:
@@ -59,7 +59,7 @@ BACKEND_MEMBERS = (
     "local_rank",
     "world_size",
     "start",
-    "same_weights",
+    "share",
     "reduce_gradients",
     "sum",
     "gather",

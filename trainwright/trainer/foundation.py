@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from trainwright.config.backends import Place
 from trainwright.core.backend import Backend
 from trainwright.core.callback import CallbackHandler
-from trainwright.core.errors import StopRequested
 from trainwright.core.results import speed_metrics
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.core.stops import StopRequests
@@ -95,14 +94,6 @@ class Foundation:
         """Leave the loop if a signal or the time asks for it; called where leaving is clean."""
         if self._stops is not None and self.is_in_train and self._backend.world_size == 1:
             self._stops.raise_if_asked()
-
-    def _leave_together_if_asked(self) -> None:
-        """The same between two steps, where several processes agree on it: one that left alone would be waited for."""
-        if self._stops is None or self._backend.world_size == 1:
-            self._leave_if_asked()
-        elif self._backend.sum(int(self._stops.asked)):
-            self._stops.raise_if_asked()
-            raise StopRequested("another process")
 
     # ---- logs
 

@@ -16,7 +16,7 @@ from trainwright.checkpoint.training_state import CALLBACKS, load_training_state
 from trainwright.checkpoint.weights import load_weights
 from trainwright.config.fields import ours
 from trainwright.engines.torch.joint import in_form_of
-from trainwright.engines.torch.randomness import set_random_state
+from trainwright.engines.torch.randomness import of_process, set_random_state
 from trainwright.engines.torch.targets import unwrap
 from trainwright.trainer.capture import IN_TRAINING, numbered, tool_names
 from trainwright.trainer.saving import SavingMethods
@@ -78,6 +78,7 @@ class RestoringMethods(SavingMethods):
     def _load_training_state(self, folder: Path) -> dict[str, Any]:
         """Optimizer, schedule and scaler of a checkpoint; returns the rest (random state, data position)."""
         tensors, random_tensors, rest = load_training_state(folder)
+        _refuse_other_processes(rest.get("processes", 1), self._backend.world_size)
         # None: the one who handed the checkpoint back wants an optimizer and a schedule that begin anew.
         if rest["optimizer"] is not None:
             rest = self._load_tools(tensors, rest)
@@ -87,7 +88,7 @@ class RestoringMethods(SavingMethods):
         self.engine.restore_last_step(rest["last_step"])
         self._restore_callback_tensors(folder, rest["callbacks"])
         self._imported_from = rest.get("imported_from")
-        random = None if rest["random"] is None else (random_tensors, rest["random"])
+        random = None if rest["random"] is None else of_process((random_tensors, rest["random"]), self._backend.rank)
         return {
             "data": rest["data"],
             "random": random,
@@ -97,7 +98,6 @@ class RestoringMethods(SavingMethods):
 
     def _load_tools(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> dict[str, Any]:
         """Optimizer and schedule; returns ``rest`` with the names that they have here."""
-        _refuse_other_processes(rest.get("processes", 1), self._backend.world_size)
         if "tools" in rest:
             _refuse_other_tools(rest["tools"], tool_names(self))
         if "numbering" in rest["optimizer"]:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from trainwright.callbacks.run_directory import keep_logged
 from trainwright.callbacks.watchdog import WatchdogCallback
 from trainwright.checkpoint.directory import newest_good, sweep
@@ -107,8 +109,9 @@ class RunningMethods(FittingMethods):
 
     def _stop_early(self, run: Run, stop: StopRequested) -> None:
         """Save, and raise what the caller should see."""
-        saved = self._save_where_it_stands(run) if self._may_save_unasked() else None
-        if saved is None and not self._may_save_unasked():
+        random = self._random_of_all() if self._backend.world_size > 1 else None
+        saved = self._save_where_it_stands(run, random) if self._may_save_unasked() else None
+        if saved is None and not self._may_save_unasked() and self.args.should_save:
             logger.warning("save_strategy='no': nothing is saved before stopping.")
         where = f"{saved.name} holds everything" if saved is not None else "nothing was saved"
         self._events.record(
@@ -139,11 +142,23 @@ class RunningMethods(FittingMethods):
             )
 
     def _attend(self) -> None:
-        if self._saver.owes_a_save:
+        asked, owes = self._asked_or_owing()
+        if owes:
             self._saver.owes_a_save = False
             self.control.should_save = True
         self._nonfinite.look(self.state.global_step, self.engine.was_bad, self._feed)
-        self._leave_together_if_asked()
+        if asked:
+            assert self._stops is not None
+            self._stops.raise_if_asked()
+            raise StopRequested("another process")
+
+    def _asked_or_owing(self) -> tuple[bool, bool]:
+        """Whether a stop was asked for, and whether a save is owed, in any process: one that acted alone would wait."""
+        asked, owes = self._stops is not None and self._stops.asked, self._saver.owes_a_save
+        if self._backend.world_size == 1:
+            return asked, owes
+        flags = self._backend.sum(torch.tensor([asked, owes], dtype=torch.int64, device=self.engine.device))
+        return bool(flags[0]), bool(flags[1])
 
     # ---- building the run
 

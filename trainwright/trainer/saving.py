@@ -21,7 +21,7 @@ from trainwright.core.callback import listens_to
 from trainwright.core.events import RunEvents
 from trainwright.core.run import Phase, Run
 from trainwright.data.feed import TrainFeed
-from trainwright.engines.torch.randomness import random_state
+from trainwright.engines.torch.randomness import RandomState, of_all_processes, random_state
 from trainwright.engines.torch.targets import unwrap
 from trainwright.trainer.capture import Capture, Moment, arguments_text
 from trainwright.trainer.evaluation import EvaluationMethods
@@ -92,10 +92,11 @@ class SavingMethods(EvaluationMethods):
     def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
         """Write ``checkpoint-<step>`` whole, then let older ones go; in the background where nobody waits for it."""
         self.engine.rest_weights()
+        random = self._random_of_all()
         if not self.args.should_save:
             self._note_best_folder()
             return
-        moment = None if self.args.save_only_model else Moment(random_state(), self._feed.position())
+        moment = None if self.args.save_only_model else Moment(random, self._feed.position())
         aside = ours(self.args, "save_in_background") and self._handing_over is None and not self._save_is_awaited()
         self._write_moment(moment, background=aside)
         self._saved_moment = self._moment_key()
@@ -175,8 +176,16 @@ class SavingMethods(EvaluationMethods):
         wanted = bool(cadence(self.args, SAVE)) or self.args.save_strategy == "best" or self.args.enable_jit_checkpoint
         return wanted and self.args.should_save and not self.args.save_only_model
 
-    def _save_where_it_stands(self, run: Run) -> Path | None:
-        """Save the last boundary of an interrupted run: the unfinished step, if any, is undone first."""
+    def _random_of_all(self) -> RandomState:
+        """Random states of all processes, which stand between the same two steps."""
+        own = random_state() if self._resumed_random is None else self._resumed_random
+        return of_all_processes(self._backend.gather(own))
+
+    def _save_where_it_stands(self, run: Run, random: RandomState | None = None) -> Path | None:
+        """Save the last boundary of an interrupted run: the unfinished step, if any, is undone first.
+
+        ``random`` is that of all processes, where they were interrupted together.
+        """
         if run.phase is Phase.UPDATE:
             self._events.record(
                 "not_saved", "The update of the weights was interrupted; there is no state worth saving.", step=None
@@ -195,6 +204,8 @@ class SavingMethods(EvaluationMethods):
             self.engine.clear_gradients()
         ends = self.control.should_training_stop and self.state.global_step < self.state.max_steps
         moment = dataclasses.replace(moment, in_training=self._rested_weights(), was_ending=ends)
+        if random is not None:
+            moment = dataclasses.replace(moment, random=random)
         self._write_moment(moment, background=False)
         return shown if self._saver.last_saved == target else None
 

@@ -278,7 +278,7 @@ class Trainer(RunningMethods):
             self._load_from_checkpoint(checkpoint)
         with prepared_model(self) as model:
             self.model_wrapped = model
-            self._backend.same_weights(self.model)
+            self._backend.share([*self.model.parameters(), *self.model.buffers()])
             epochs = min(plan.epochs, math.ceil(plan.max_steps / plan.steps_per_epoch))
             self._step_plan = StepPlan(plan.max_steps, plan.steps_per_epoch, epochs)
             self._create_training_tools(plan.max_steps)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 logger = logging.getLogger("trainwright")
 
@@ -33,7 +33,7 @@ class SingleProcess:
 
     def start(self, args: Any) -> None: ...
 
-    def same_weights(self, model: nn.Module) -> None: ...
+    def share(self, tensors: Iterable[Tensor]) -> None: ...
 
     def reduce_gradients(self, parameters: Iterable[Tensor]) -> None: ...
 
@@ -80,9 +80,9 @@ class DistributedProcesses(SingleProcess):
         )
         self._started_here = True
 
-    def same_weights(self, model: nn.Module) -> None:
+    def share(self, tensors: Iterable[Tensor]) -> None:
         with torch.no_grad():
-            for tensor in [*model.parameters(), *model.buffers()]:
+            for tensor in tensors:
                 dist.broadcast(tensor, src=0)
 
     def reduce_gradients(self, parameters: Iterable[Tensor]) -> None:

@@ -86,6 +86,10 @@ class Boundary:
                 changed[name] = (buffer, saved)
         return changed
 
+    def changing(self) -> list[Tensor]:
+        """Buffers that steps are known to change."""
+        return list(self._buffers.values())
+
     def buffers(self) -> dict[str, Tensor]:
         """Buffers that steps change, as they were at the mark."""
         return {name: saved for name, (_, saved) in self._changed().items()}

@@ -135,6 +135,8 @@ class TorchEngine:
         self.backend.reduce_gradients(self.parameters)
         if self.is_alone:
             return loss
+        # BatchNorm's statistics, which each process took from its own samples.
+        self.backend.share(self.boundary.changing())
         return self.backend.sum(torch.zeros((), device=self.device) if loss is None else loss.float())
 
     def apply_update(self) -> None:

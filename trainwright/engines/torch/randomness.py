@@ -80,3 +80,27 @@ def set_random_state(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> Non
     keys = tensors["numpy"].numpy().astype(np.uint32)
     np.random.set_state((array["kind"], keys, array["position"], array["has_gauss"], array["cached"]))
     restore_torch({name: tensor for name, tensor in tensors.items() if name == "torch" or name.startswith("cuda.")})
+
+
+RandomState = tuple[dict[str, Tensor], dict[str, Any]]
+
+
+def of_all_processes(states: list[RandomState]) -> RandomState:
+    """The random states of several processes as one; that of the first keeps its names."""
+    tensors, numbers = dict(states[0][0]), dict(states[0][1])
+    for rank, (own_tensors, own_numbers) in enumerate(states[1:], 1):
+        tensors |= {f"process.{rank}.{name}": tensor for name, tensor in own_tensors.items()}
+        numbers[f"process.{rank}"] = own_numbers
+    return tensors, numbers
+
+
+def of_process(state: RandomState, rank: int) -> RandomState | None:
+    """One process's part of :func:`of_all_processes`; None where it is not there."""
+    tensors, numbers = state
+    if rank == 0:
+        return {n: t for n, t in tensors.items() if not n.startswith("process.")}, numbers
+    prefix = f"process.{rank}"
+    if prefix not in numbers:
+        return None
+    own = {name.removeprefix(f"{prefix}."): t for name, t in tensors.items() if name.startswith(f"{prefix}.")}
+    return own, numbers[prefix]

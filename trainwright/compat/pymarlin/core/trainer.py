@@ -138,9 +138,10 @@ class Trainer(AbstractTrainer):
         return results if self._loaders.are_named else next(iter(results.values()), None)
 
     def save_checkpoint(self, force: bool = False) -> None:
-        """Hand the present states to the checkpointer; between two steps, or when no training is going on."""
-        if not self.is_main_process:
-            return
+        """Hand the present states to the checkpointer; between two steps, or when no training is going on.
+
+        Every process calls it; the first one saves.
+        """
         if self._counts is not None and self._native.is_in_train:
             self._bridge.asked = force
             try:
@@ -148,7 +149,8 @@ class Trainer(AbstractTrainer):
             finally:
                 self._bridge.asked = None
             return
-        self.checkpointer.save(self._present_states(), self.last_epoch, force)
+        if self.is_main_process:
+            self.checkpointer.save(self._present_states(), self.last_epoch, force)
 
     def save_model_checkpoint(self) -> None:
         """Hand the module's state to the checkpointer."""
