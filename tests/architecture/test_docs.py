@@ -100,7 +100,7 @@ def test_docstring_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.M
 
 
 #: Pages whose blocks of Python make one script, from top to bottom.
-SCRIPTS = ["batches-that-fit.md", "from-pymarlin.md", "modules.md"]
+SCRIPTS = ["backends.md", "batches-that-fit.md", "from-pymarlin.md", "modules.md"]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

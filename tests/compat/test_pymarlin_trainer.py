@@ -229,8 +229,17 @@ def test_backends_as_objects(tmp_path: Path) -> None:
     arguments.backend = "ddp"
     with pytest.raises(ValueError, match=r"'sp-amp' and args\.backend 'ddp'"):
         Trainer(Images(), arguments, SingleProcessAmp())
+    arguments.backend = "sp"
+    with pytest.raises(ValueError, match=r"'sp-amp' and args\.backend 'sp'"):
+        Trainer(Images(), arguments, SingleProcessAmp())
     with pytest.raises(NotImplementedError, match="has no loop of its own"):
         SingleProcess().train_dl([], None)
+
+    class Twice(SingleProcess):
+        def optimize(self, optimizers: Any, schedulers: Any) -> None: ...
+
+    with pytest.raises(ValueError, match="Twice defines optimize, which is never called"):
+        Trainer(Images(), arguments, Twice())
 
 
 @pytest.mark.parametrize(

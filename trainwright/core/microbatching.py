@@ -46,9 +46,9 @@ class MicroBatching:
     #: Whether the present cut is such a try and no step has gone through with it yet.
     is_trying: bool = False
 
-    @property
-    def is_on(self) -> bool:
-        return self.automatic or self.limit is not None
+    def __post_init__(self) -> None:
+        #: Whether anything is cut; asked in every step.
+        self.is_on = self.automatic or self.limit is not None
 
     def parts_for(self, rows: int) -> int:
         """Into how many pieces a batch of ``rows`` samples is cut."""

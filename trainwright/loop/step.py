@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trainwright.config.intervals import log_is_likely
@@ -20,7 +20,8 @@ def take_step(run: Run, batches: list[Any]) -> None:
     if run.observe_batch is not None:
         for batch in batches:
             run.observe_batch(batch)
-    loss = engine.finish_gradients(accumulate(run, batches), norm_wanted=log_is_due(run))
+    loss = accumulate_in_pieces(run, batches) if run.micro.is_on else accumulate(run, batches)
+    loss = engine.finish_gradients(loss, norm_wanted=log_is_due(run))
     run.fire("on_pre_optimizer_step")
     run.phase = Phase.UPDATE
     engine.apply_update()
@@ -29,26 +30,52 @@ def take_step(run: Run, batches: list[Any]) -> None:
     engine.clear_gradients()
 
 
+def accumulate(run: Run, pieces: list[Any], progress: Progress | None = None) -> Any:
+    """The gradient of a step, piece by piece; returns its loss."""
+    engine, loss, last = run.engine, None, len(pieces) - 1
+    for index, (piece, portion) in enumerate(zip(pieces, portions(run, pieces), strict=True)):
+        if progress is not None:
+            progress.piece = index
+        part = engine.forward_backward(piece, portion, sync=index == last)
+        if part is not None:
+            loss = part if loss is None else loss + part
+        if index < last and (progress is None or progress.ends_a_batch()):
+            run.fire("on_substep_end")
+    return loss
+
+
 @dataclass
 class Progress:
-    """How far a step has come, over all attempts."""
+    """How far a step that runs in pieces has come, over all attempts."""
 
+    #: For each piece the number of the batch it was cut from.
+    batch_of: list[int] = field(default_factory=list)
+    #: The piece that is being worked on.
+    piece: int = 0
     #: Batches whose end listeners have heard of: an event is fired once, however often a step is done again.
     told: int = 0
-    #: Samples in the batch that is being worked on.
-    rows: int = 0
+
+    def ends_a_batch(self) -> bool:
+        """Whether the present piece is the last of its batch, and that is news."""
+        batch = self.batch_of[self.piece]
+        is_news = self.batch_of[self.piece + 1] != batch and batch == self.told
+        self.told += is_news
+        return is_news
 
 
-def accumulate(run: Run, batches: list[Any]) -> Any:
-    """The gradient of a step; returns its loss. What does not fit is undone and done again in smaller pieces."""
+def accumulate_in_pieces(run: Run, batches: list[Any]) -> Any:
+    """The same, the batches cut as finely as they have to be; what does not fit is undone and done again."""
     progress = Progress()
     while True:
+        cut = [pieces_of(run, batch) for batch in batches]
+        progress.batch_of = [number for number, pieces in enumerate(cut) for _ in pieces]
         try:
-            loss = accumulate_once(run, batches, progress)
+            loss = accumulate(run, [piece for pieces in cut for piece in pieces], progress)
         except Exception as error:
             if not run.micro.automatic or not run.engine.is_out_of_memory(error):
                 raise
-            if not run.micro.refine(progress.rows):
+            rows = run.engine.rows(batches[progress.batch_of[progress.piece]])
+            if not run.micro.refine(rows):
                 error.add_note("trainwright: even one sample at a time does not fit into memory.")
                 raise
         else:
@@ -56,33 +83,12 @@ def accumulate(run: Run, batches: list[Any]) -> Any:
             return loss
         # Outside the except block: the error holds on to the tensors that did not fit.
         run.engine.undo_step()
-        run.redo(progress.rows, run.micro.parts)
+        run.redo(rows, run.micro.parts)
 
 
-def accumulate_once(run: Run, batches: list[Any], progress: Progress) -> Any:
-    """One attempt at all pieces of a step."""
-    engine, loss = run.engine, None
-    cut = [pieces_of(run, batch, progress) for batch in batches] if run.micro.is_on else [[b] for b in batches]
-    pieces = [piece for pieces in cut for piece in pieces]
-    shares = iter(portions(run, pieces))
-    last = len(batches) - 1
-    for index, pieces in enumerate(cut):
-        if run.micro.is_on:
-            progress.rows = engine.rows(batches[index])
-        for piece in pieces:
-            part = engine.forward_backward(piece, next(shares), sync=index == last and piece is pieces[-1])
-            if part is not None:
-                loss = part if loss is None else loss + part
-        if progress.told <= index < last:
-            progress.told += 1
-            run.fire("on_substep_end")
-    return loss
-
-
-def pieces_of(run: Run, batch: Any, progress: Progress) -> list[Any]:
-    """``batch`` cut as finely as it has to be at present."""
-    progress.rows = run.engine.rows(batch)
-    parts = run.micro.parts_for(progress.rows)
+def pieces_of(run: Run, batch: Any) -> list[Any]:
+    """``batch``, cut as finely as it has to be at present."""
+    parts = run.micro.parts_for(run.engine.rows(batch))
     return [batch] if parts == 1 else run.cut(batch, parts)
 
 

@@ -142,23 +142,28 @@ class RunningMethods(FittingMethods):
             )
 
     def _attend(self) -> None:
-        asked, owes = self._asked_or_owing()
-        if owes:
+        if not self.engine.is_alone:
+            self._attend_together()
+            return
+        if self._saver.owes_a_save:
             self._saver.owes_a_save = False
             self.control.should_save = True
         self._nonfinite.look(self.state.global_step, self.engine.was_bad, self._feed)
-        if asked:
-            assert self._stops is not None
+        self._leave_if_asked()
+
+    def _attend_together(self) -> None:
+        """The same where several processes must do alike: one that saved or left alone would wait for the others."""
+        assert self._stops is not None
+        own = [self._saver.owes_a_save, self._stops.asked]
+        flags = self._backend.sum(torch.tensor(own, dtype=torch.int64, device=self.engine.device))
+        is_owed, is_asked = (bool(flag) for flag in flags)
+        if is_owed:
+            self._saver.owes_a_save = False
+            self.control.should_save = True
+        self._nonfinite.look(self.state.global_step, self.engine.was_bad, self._feed)
+        if is_asked:
             self._stops.raise_if_asked()
             raise StopRequested("another process")
-
-    def _asked_or_owing(self) -> tuple[bool, bool]:
-        """Whether a stop was asked for, and whether a save is owed, in any process: one that acted alone would wait."""
-        asked, owes = self._stops is not None and self._stops.asked, self._saver.owes_a_save
-        if self._backend.world_size == 1:
-            return asked, owes
-        flags = self._backend.sum(torch.tensor([asked, owes], dtype=torch.int64, device=self.engine.device))
-        return bool(flags[0]), bool(flags[1])
 
     # ---- building the run
 

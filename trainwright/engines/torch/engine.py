@@ -68,6 +68,8 @@ class TorchEngine:
         # In the model's order, not the optimizer's: a norm's last bit depends on the order of summation.
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self._steps_with_metric = needs_metric(scheduler)
+        # Of several optimizers that run as one a schedule may move only one.
+        self._scheduled = getattr(scheduler, "optimizer", optimizer)
         # A second train() of the same Trainer is a run of its own.
         self.meter = LossMeter(skip_nonfinite=self.meter.skip_nonfinite)
         self._grad_norm = self._step_lr = None
@@ -178,8 +180,7 @@ class TorchEngine:
 
     def _advance_schedule(self) -> None:
         """Step the schedule; a rate that a callback set holds until the schedule's own value changes."""
-        # Of several optimizers that run as one it may move only one.
-        groups = getattr(self.scheduler, "optimizer", self.optimizer).param_groups
+        groups = self._scheduled.param_groups
         scheduled = getattr(self.scheduler, "_last_lr", None)
         held = [group["lr"] for group in groups]
         self.scheduler.step()

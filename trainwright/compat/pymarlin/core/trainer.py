@@ -16,13 +16,19 @@ from trainwright.compat.pymarlin.core.bridge import Bridge, compare_epochs, exac
 from trainwright.compat.pymarlin.core.loaders import Loaders
 from trainwright.compat.pymarlin.core.module_interface import ModuleInterface
 from trainwright.compat.pymarlin.core.own_loop import OwnLoop
-from trainwright.compat.pymarlin.core.trainer_arguments import TrainerArguments, batch_sizes, native_settings
+from trainwright.compat.pymarlin.core.trainer_arguments import (
+    UNNAMED,
+    TrainerArguments,
+    batch_sizes,
+    native_settings,
+)
 from trainwright.compat.pymarlin.core.trainer_backend import (
     TrainerBackend,
     TrainerBackendArguments,
     build_trainer_backend,
     description_in,
     native_name,
+    refuse_parts_of_a_loop,
 )
 from trainwright.compat.pymarlin.utils.checkpointer.checkpoint_utils import (
     AbstractCheckpointer,
@@ -385,7 +391,8 @@ class Trainer(AbstractTrainer):
 def _chosen_backend(given: TrainerBackend | None, args: TrainerArguments) -> TrainerBackend:
     if given is None:
         return build_trainer_backend(args.backend)
+    refuse_parts_of_a_loop(given)
     named = native_name(given) if description_in(given) is not None else None
-    if named is not None and args.backend not in ("sp", named):
+    if named is not None and args.backend is not UNNAMED and args.backend != named:
         raise ValueError(f"trainer_backend is {named!r} and args.backend {args.backend!r}: leave one of them out.")
     return given

@@ -18,6 +18,13 @@ from trainwright.compat.pymarlin.utils.writer.base import WriterInitArguments
 from trainwright.config.batch_sizes import BatchSizes
 from trainwright.config.warnings import warn
 
+
+class _Unnamed(str):
+    """A backend's name that nobody has given."""
+
+
+#: The default, which does not contradict a ``trainer_backend`` that is given.
+UNNAMED = _Unnamed("sp")
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -50,7 +57,7 @@ class TrainerArguments:
     disable_tqdm: bool = False
     log_level: str = "INFO"
     #: sp, sp-amp, ddp, ddp-amp, or with the precision said: sp-bf16, sp-fp16, ddp-bf16, ddp-fp16.
-    backend: str = "sp"
+    backend: str = UNNAMED
     amp_backend_native: bool = False
     amp_backend_apex: bool = False
     amp_level_apex: str = "O1"

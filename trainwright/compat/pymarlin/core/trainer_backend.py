@@ -12,9 +12,11 @@ from torch import Tensor
 
 from trainwright.compat.pymarlin.utils.differential_privacy import refuse_differential_privacy
 from trainwright.compat.pymarlin.utils.distributed import DistributedTrainingArguments
+from trainwright.config.backends import BACKENDS
 from trainwright.data.sharding import train_sampler, val_sampler
 
-CHOICES = ("sp", "sp-amp", "sp-bf16", "sp-fp16", "ddp", "ddp-amp", "ddp-bf16", "ddp-fp16")
+#: Parts of PyMarlin's own loop that subclasses used to replace one by one.
+_PARTS_OF_A_LOOP = ("_forward_backward", "_forward", "_backward", "process_global_step", "_clip_gradients", "optimize")
 
 
 @dataclass
@@ -222,8 +224,8 @@ def build_trainer_backend(trainer_backend_name: str, *args: Any, **kwargs: Any) 
         refuse_apex()
     if trainer_backend_name.endswith("-dp"):
         refuse_differential_privacy()
-    if trainer_backend_name not in CHOICES:
-        raise ValueError(f"There is no backend {trainer_backend_name!r}; there are: {', '.join(CHOICES)}.")
+    if trainer_backend_name not in BACKENDS:
+        raise ValueError(f"There is no backend {trainer_backend_name!r}; there are: {', '.join(BACKENDS)}.")
     kind, _, precision = trainer_backend_name.partition("-")
     classes = {"": SingleProcess, "amp": SingleProcessAmp, "bf16": SingleProcessBf16, "fp16": SingleProcessFp16}
     gather_frequency = kwargs.pop("gather_frequency", None)
@@ -255,6 +257,17 @@ def native_name(backend: TrainerBackend) -> str:
 
 def _has_own_loop(backend: TrainerBackend) -> bool:
     return any(getattr(type(backend), name).__module__ != __name__ for name in ("train_dl", "validate_dl"))
+
+
+def refuse_parts_of_a_loop(backend: TrainerBackend) -> None:
+    """A subclass that replaces parts of a loop which is not there would find that nobody calls them."""
+    unused = [name for name in _PARTS_OF_A_LOOP if hasattr(backend, name)]
+    if unused and not _has_own_loop(backend):
+        raise ValueError(
+            f"{type(backend).__name__} defines {', '.join(unused)}, which is never called: the loop is trainwright's. "
+            "Define train_dl and validate_dl for a loop of your own, on_end_backward in the module to change "
+            "gradients, or step differently in the optimizers you return."
+        )
 
 
 class OutputCollector:
