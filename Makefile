@@ -53,6 +53,7 @@ bench: $(VENV)/dev  ## measure; results belong into bench/RESULTS.md
 	$(BIN)/python bench/evaluate.py
 	$(BIN)/python bench/checkpoint.py
 	$(BIN)/python bench/resume.py
+	$(BIN)/python bench/micro_batch.py
 
 format: $(VENV)/dev  ## rewrite what `make check` would complain about
 	$(BIN)/ruff format .

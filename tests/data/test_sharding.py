@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from trainwright.config.backends import Place
+from trainwright.data.feed import TrainFeed
 from trainwright.data.order import RandomOrder, SequentialOrder
 from trainwright.data.rebuild import resumable_loader, shared_evaluation, shared_training
 from trainwright.data.sharding import ShardedOrder, ShardedRows, train_sampler, val_sampler
@@ -96,3 +97,14 @@ def test_samplers_for_loaders_that_a_module_builds() -> None:
     assert list(sampler) != first
     assert isinstance(train_sampler(0, 0, 1, 4)(range(9)), RandomOrder)
     assert isinstance(val_sampler(0, 2)(range(9)), ShardedRows)
+
+
+def test_only_the_last_batch_of_a_whole_epoch_is_a_filler() -> None:
+    place = Place(1, 1, 2)
+    loader = shared_training(resumable_loader(DataLoader(ROWS(9), batch_size=2), 0), place, 2)
+    assert [batch.tolist() for batch in loader] == [[4, 5], [6, 7], [8]]
+    feed = TrainFeed(loader, 2, len(loader))
+    fillers = []
+    for _ in feed.groups():
+        fillers.append(feed.on_filler())
+    assert fillers == [False, True]

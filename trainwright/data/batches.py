@@ -34,6 +34,11 @@ class ResumableBatches(Sampler[list[int]]):
         self._start_sample: int | None = None
         self._left_out: Collection[int] = ()
 
+    @property
+    def ends_with_filler(self) -> bool:
+        """Whether the last batch is there only to keep this process in step with others."""
+        return bool(getattr(self.sampler, "ends_with_filler", False))
+
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
         set_epoch_of(self.sampler, epoch)
@@ -117,6 +122,10 @@ class ReplayedBatches(ResumableBatches):
 
     def __len__(self) -> int:
         return len(self.batch_sampler)
+
+    @property
+    def ends_with_filler(self) -> bool:
+        return bool(getattr(self.batch_sampler, "ends_with_filler", False))
 
     def _batches_from(self, start: int, sample: int | None) -> Iterator[list[int]]:
         set_epoch_of(self.sampler, self.epoch)

@@ -21,7 +21,6 @@ from trainwright.data.position import (
     starts_by_index,
 )
 from trainwright.data.seeding import AllStates, StreamRun, plain_states
-from trainwright.data.sharding import ends_with_filler
 from trainwright.data.streams import StreamState
 
 logger = logging.getLogger("trainwright")
@@ -82,7 +81,7 @@ class TrainFeed:
         if poll is not None and isinstance(loader, Loader):
             loader.poll = poll
         self._by_index = starts_by_index(loader)
-        self._ends_with_filler = ends_with_filler(loader)
+        self._ends_with_filler = getattr(getattr(loader, "batch_sampler", None), "ends_with_filler", False)
         self._state = None if self._by_index else StreamState(loader)
         self._left_out: dict[int, set[int]] = {}
         self._now = self._before = _Mark(0)

@@ -96,12 +96,6 @@ def is_sharded(sampler: Any) -> bool:
     return hasattr(sampler, "num_replicas") and hasattr(sampler, "rank")
 
 
-def ends_with_filler(loader: Any) -> bool:
-    """Whether the last batch of ``loader`` is there only to keep this process in step with others."""
-    sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
-    return bool(getattr(sampler, "ends_with_filler", False))
-
-
 def _even_part(count: int, rank: int, world_size: int) -> tuple[int, int]:
     """Where part number ``rank`` of ``count`` things starts and ends, the parts differing by one at most."""
     size, longer = divmod(count, world_size)

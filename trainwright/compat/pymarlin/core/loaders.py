@@ -98,6 +98,11 @@ class FirstBatches:
         set_epoch_of(self.batches, epoch)
         set_epoch_of(self.sampler, epoch)
 
+    @property
+    def ends_with_filler(self) -> bool:
+        """Whether the last batch is there only to keep this process in step with others."""
+        return self.count >= len(self.batches) and bool(getattr(self.sampler, "ends_with_filler", False))
+
     def __iter__(self) -> Iterator[Any]:
         return islice(iter(self.batches), self.count)
 
