@@ -145,7 +145,7 @@ def test_two_processes_resume_and_load_the_best(tmp_path: Path) -> None:
 def test_modules_log_and_step_the_same_on_two_processes(tmp_path: Path) -> None:
     alone = launch("modules", tmp_path, 1)[0]
     together = launch("modules", tmp_path, 2)
-    for name in ("counted", "by_hand"):
+    for name in ("counted", "by_hand", "own_step"):
         assert together[0][name]["weights"] == together[1][name]["weights"]
         close(together[0][name]["weights"], alone[name]["weights"])
         close(without(together[0][name]["logs"], "epoch"), without(alone[name]["logs"], "epoch"), 1e-5)

@@ -185,6 +185,15 @@ class ByHand(Counted):
         return loss
 
 
+class OwnStep(Trainer):
+    """Scales and calls backward itself, as scripts for transformers do."""
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        loss = self.compute_loss(model, self._prepare_inputs(inputs)) / self.current_gradient_accumulation_steps
+        self.accelerator.backward(loss)
+        return loss.detach()
+
+
 def gaps(count: int) -> list[dict[str, Tensor]]:
     rows = classification_rows(count)
     for index in range(0, count, 3):
@@ -198,7 +207,9 @@ def modules(folder: Path) -> dict[str, Any]:
     by_hand = Trainer(ByHand(), arguments(folder / "hand", gradient_accumulation_steps=1, num_train_epochs=1))
     # Equal parts of every batch, all with targets: a mean over processes is then the mean over the batch.
     by_hand.fit(train=classification_rows(32))
-    return {"counted": result(trainer), "by_hand": result(by_hand)}
+    own_step = OwnStep(Recording(), arguments(folder / "own"), train_dataset=Numbered(32))
+    own_step.train()
+    return {"counted": result(trainer), "by_hand": result(by_hand), "own_step": result(own_step)}
 
 
 class Marlin(ModuleInterface):

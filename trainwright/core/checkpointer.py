@@ -46,7 +46,7 @@ class Checkpointer(Protocol):
         ...
 
     def latest(self) -> int | None:
-        """The step of the newest checkpoint, or None."""
+        """The step of the newest checkpoint, or None; asked before :meth:`load`."""
         ...
 
     def close(self) -> None:

@@ -59,8 +59,8 @@ class AcceleratorView:
         return self._engine.precision.scaler
 
     def backward(self, loss: Tensor, **kwargs: Any) -> None:
-        """Gradients of ``loss``; scaled where fp16 needs it."""
-        self._engine.backward(loss)
+        """Gradients of ``loss``; scaled where fp16 needs it. The step's gradient is the mean over processes."""
+        self._engine.backward(loss if self._engine.is_alone else loss / self.num_processes)
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         return self._engine.precision.autocast()

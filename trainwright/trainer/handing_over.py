@@ -50,7 +50,8 @@ class HandingOver:
 
     def fetch(self) -> Path | None:
         """The checkpointer's checkpoint as a folder; None if it has none."""
-        checkpoint = self.checkpointer.load()
+        # Asked first: to find out what there is need not mean to fetch it.
+        checkpoint = None if self.checkpointer.latest() is None else self.checkpointer.load()
         if not checkpoint:
             return None
         folder = checkpoint_path(self.home(), int(checkpoint.backend_state.get("step", 0)))

@@ -44,7 +44,7 @@ class SubclassState(OwnState):
 def own_states(trainer: Any) -> list[OwnState]:
     """What keeps the state of a subclass and of a user's backend, where there is any."""
     found: list[OwnState] = []
-    if is_users_own(trainer, "get_state"):
+    if is_users_own(trainer, "get_state") and is_users_own(trainer, "update_state"):
         found.append(SubclassState(trainer))
     if not is_ours(trainer._backend):
         found.append(BackendState(trainer._backend))

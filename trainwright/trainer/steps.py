@@ -111,6 +111,9 @@ class StepMethods(OptimizationMethods):
                 type(self).__name__,
                 portion.pieces,
             )
+        if not self._default_step_ran and not self.engine.is_alone:
+            # Its loss is the mean of this process alone, and losses are summed over processes.
+            loss = loss / self._backend.world_size
         return loss.detach()
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:

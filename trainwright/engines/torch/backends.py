@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import atexit
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
@@ -10,8 +10,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-
-logger = logging.getLogger("trainwright")
 
 #: Bytes that are exchanged at once: large enough to be quick, small enough not to need the model's size again.
 _BUCKET_BYTES = 64 * 2**20
@@ -79,6 +77,8 @@ class DistributedProcesses(SingleProcess):
             chosen, rank=self.rank, world_size=self.world_size, timeout=timedelta(seconds=args.ddp_timeout)
         )
         self._started_here = True
+        # NCCL complains of groups that are left open; evaluations after training still use this one.
+        atexit.register(self.close)
 
     def share(self, tensors: Iterable[Tensor]) -> None:
         with torch.no_grad():
