@@ -201,7 +201,18 @@ def gaps(count: int) -> list[dict[str, Tensor]]:
     return rows
 
 
+def first_of_all(folder: Path) -> bool:
+    """Whether the first process had done its work before this one began."""
+    mark = folder / f"prepared-{WORLD}"
+    with arguments(folder / "counted").main_process_first():
+        if RANK == 0:
+            time.sleep(0.5)
+            mark.touch()
+        return mark.exists()
+
+
 def modules(folder: Path) -> dict[str, Any]:
+    assert first_of_all(folder)
     trainer = Trainer(Counted(), arguments(folder / "counted", eval_strategy="epoch"))
     trainer.fit(train=gaps(41), val={"a": gaps(11), "b": gaps(5)})
     by_hand = Trainer(ByHand(), arguments(folder / "hand", gradient_accumulation_steps=1, num_train_epochs=1))

@@ -225,6 +225,18 @@ def test_a_resumed_run_goes_on_with_the_cut_it_had(make_args: Make) -> None:
         assert torch.equal(value, whole.model.state_dict()[name]), name
 
 
+def test_a_rare_long_batch_does_not_slow_down_the_rest_of_the_run(make_args: Make) -> None:
+    more = {"max_steps": 60, "gradient_accumulation_steps": 1, "num_train_epochs": 99}
+    whole, _ = trained(make_args, Failing(never), **more)
+    model = Failing(lambda call, rows: call == 3)
+    args = make_args(**options(micro_batch="auto", **more))
+    trainer = Unprepared(model, args, train_dataset=classification_rows(ROWS))
+    trainer.train()
+    sizes = {entry["step"]: entry["micro_batch"] for entry in trainer.state.log_history if "loss" in entry}
+    assert [sizes[step] for step in (1, 2, 3, 51, 52, 60)] == [8, 8, 4, 4, 8, 8]
+    assert_same_run(trainer, whole)
+
+
 def test_one_sample_that_does_not_fit_is_said(make_args: Make) -> None:
     with pytest.raises(torch.OutOfMemoryError):
         trained(make_args, Failing(lambda call, rows: call > 1), micro_batch="auto")

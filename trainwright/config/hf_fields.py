@@ -29,7 +29,6 @@ def _all(status: Status, note: str, names: str) -> dict[str, Field]:
 
 
 _LATER = "strategies for several devices arrive in a later release; remove it to train on one device"
-_ONE_PROCESS = "one process trains, so there is nothing to spread, gather or repeat"
 _TRACKIO = 'only transformers\' Trackio callback reads it, with report_to="trackio"'
 TRACKIO = ("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id")
 _SCRIPT = "a flag for scripts, as in transformers; the Trainer does not read it"
@@ -62,7 +61,7 @@ HF: dict[str, Field] = {
         "eval_do_concat_batches batch_eval_metrics include_for_metrics label_names",
     ),
     "eval_accumulation_steps": Field("no effect", "predictions leave the device after every batch"),
-    "eval_use_gather_object": Field("no effect", _ONE_PROCESS),
+    "eval_use_gather_object": Field("no effect", "outputs of any kind are gathered without it"),
     **_all(
         "acts",
         "the best model; save and evaluation intervals need not match",
@@ -74,7 +73,7 @@ HF: dict[str, Field] = {
         "output_dir save_strategy save_steps save_total_limit save_only_model ignore_data_skip "
         "restore_callback_states_from_checkpoint",
     ),
-    "save_on_each_node": Field("no effect", _ONE_PROCESS),
+    "save_on_each_node": Field("acts", "the first process of every machine saves, not only that of the first"),
     "enable_jit_checkpoint": Field(
         "acts", "saving on preemption is on by default; this also saves when save_strategy is 'no'"
     ),
@@ -86,7 +85,7 @@ HF: dict[str, Field] = {
         "include_num_input_tokens_seen skip_memory_metrics",
     ),
     "report_to": Field("acts", '"tensorboard" and "jsonl" are built in; others go through transformers\' callbacks'),
-    **_all("no effect", _ONE_PROCESS, "log_level_replica log_on_each_node"),
+    **_all("acts", "what other processes and machines log", "log_level_replica log_on_each_node"),
     **_all("no effect", _TRACKIO, " ".join(TRACKIO)),
     **_all(
         "acts",
@@ -103,7 +102,7 @@ HF: dict[str, Field] = {
     ),
     "local_rank": Field("no effect", "read the property local_process_index instead"),
     "use_cpu": Field("acts", "keeps everything on the CPU"),
-    "accelerator_config": Field("acts", "accumulation steps are taken over; the rest has no meaning on one process"),
+    "accelerator_config": Field("acts", "accumulation steps are taken over; the rest has no meaning here"),
     **_all("refused", _LATER, "fsdp deepspeed parallelism_config"),
     "fsdp_config": Field("no effect", "it is read only when fsdp is on"),
     **_all(

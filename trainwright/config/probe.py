@@ -30,6 +30,10 @@ class DeviceProbe(Protocol):
         """Whether TensorFloat-32 exists."""
         ...
 
+    def barrier(self, args: Any) -> None:
+        """Wait until every process of the run has come here."""
+        ...
+
 
 def probe_for(args: Any) -> DeviceProbe:
     """The probe of the engine these arguments name; imported on first use."""

@@ -88,5 +88,15 @@ class ProcessView(AllFields):
 
     @contextlib.contextmanager
     def main_process_first(self, local: bool = True, desc: str = "work") -> Iterator[None]:
-        """Let the main process do something before the others; with one process it simply runs."""
-        yield
+        """Let the main process (``local``: of each machine) do something before the others."""
+        if self.world_size == 1:
+            yield
+            return
+        is_main = (self.local_process_index if local else self.process_index) == 0
+        if not is_main:
+            probe_for(self).barrier(self)
+        try:
+            yield
+        finally:
+            if is_main:
+                probe_for(self).barrier(self)

@@ -1,6 +1,11 @@
 """What torch can tell about the machine."""
 
+from typing import Any
+
 import torch
+
+from trainwright.config.backends import place_from_environment
+from trainwright.engines.torch.backends import DistributedProcesses
 
 
 class TorchProbe:
@@ -33,3 +38,9 @@ class TorchProbe:
     def supports_tf32(self, device: torch.device) -> bool:
         """Whether matrix products can use TensorFloat-32."""
         return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+
+    def barrier(self, args: Any) -> None:
+        """Wait until every process of the run has come here; the first exchange between them, if there was none."""
+        processes = DistributedProcesses(*place_from_environment(), communication=args.ddp_backend)
+        processes.start(args)
+        processes.barrier()
