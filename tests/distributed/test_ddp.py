@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,10 +24,7 @@ def command(task: str, folder: Path, processes: int) -> list[str]:
     script = [str(Path(__file__).with_name("training.py")), task, str(folder)]
     if processes == 1:
         return [sys.executable, *script]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torchrun = ["-m", "torch.distributed.run", f"--nproc-per-node={processes}", f"--master-port={port}"]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     return [sys.executable, *torchrun, *script]
 
 
