@@ -213,7 +213,9 @@ def _compare_groups(saved: list[dict[str, Any]], now: list[dict[str, Any]]) -> N
         name: f"{name} was {old[key]} and would be {new[key]} now"
         for old, new in zip(saved, now, strict=True)
         for key, name in _KEPT_SETTINGS.items()
-        if key in old and key in new and not _same_setting(old[key], new[key])
+        # OneCycleLR and CyclicLR move the betas too, and leave this key behind.
+        if key in old and key in new and not (key == "betas" and "max_momentum" in old)
+        if not _same_setting(old[key], new[key])
     }
     if changed:
         logger.warning("The optimizer goes on with the checkpoint's settings: %s.", "; ".join(changed.values()))
