@@ -105,6 +105,7 @@ class Renormalizing(nn.Module):
         return {"loss": loss}
 
 
+@pytest.mark.slow
 def test_a_torn_copy_is_thrown_away_and_made_up_for(
     make_args: MakeArgs,
     tmp_path: Path,

@@ -18,6 +18,8 @@ from trainwright import Preempted
 from trainwright.compat.pymarlin import AbstractCheckpointer, Checkpoint, DefaultCheckpointerArguments, Writer
 from trainwright.core.errors import StopRequested
 
+pytestmark = pytest.mark.slow
+
 
 def straight(kind: str, folder: Path) -> tuple[str, Any]:
     run = build(KINDS[kind](), folder / "straight")

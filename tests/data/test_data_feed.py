@@ -177,6 +177,7 @@ def train(feed: TrainFeed, epochs: int = EPOCHS) -> Iterator[tuple[list[Any], di
         feed.epoch += 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKERS)
 def test_the_rest_is_the_same_from_every_position(kind: str) -> None:
     whole = list(train(feed_over(MAKERS[kind]())))

@@ -100,6 +100,7 @@ def assert_same_run(one: Trainer, other: Trainer) -> None:
         assert a["grad_norm"] == pytest.approx(b["grad_norm"], abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_backward", [False, True])
 def test_an_error_at_any_call_leaves_no_trace(make_args: Make, in_backward: bool) -> None:
     """Every call of the first three steps fails once; weights, buffers, random numbers and events are as without."""
@@ -124,6 +125,7 @@ class Unprepared(Trainer):
     def _look_for_what_fits(self, run: Any, loader: Any) -> None: ...
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("largest", [7, 3, 1])
 def test_batches_that_never_fit_run_in_pieces_from_the_first_step(
     make_args: Make, largest: int, caplog: pytest.LogCaptureFixture
@@ -225,6 +227,7 @@ def test_a_resumed_run_goes_on_with_the_cut_it_had(make_args: Make) -> None:
         assert torch.equal(value, whole.model.state_dict()[name]), name
 
 
+@pytest.mark.slow
 def test_a_rare_long_batch_does_not_slow_down_the_rest_of_the_run(make_args: Make) -> None:
     more = {"max_steps": 60, "gradient_accumulation_steps": 1, "num_train_epochs": 99}
     whole, _ = trained(make_args, Failing(never), **more)
@@ -237,6 +240,7 @@ def test_a_rare_long_batch_does_not_slow_down_the_rest_of_the_run(make_args: Mak
     assert_same_run(trainer, whole)
 
 
+@pytest.mark.slow
 def test_one_sample_that_does_not_fit_is_said(make_args: Make) -> None:
     with pytest.raises(torch.OutOfMemoryError):
         trained(make_args, Failing(lambda call, rows: call > 1), micro_batch="auto")

@@ -7,6 +7,10 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 CANARIES = {
     "environment": "canary-in-environment-5551",
     "argument": "canary-on-the-command-line-5552",

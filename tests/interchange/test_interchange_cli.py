@@ -16,6 +16,8 @@ from tests.interchange.runs import STEADY, build, losses
 from trainwright.cli import checkpoints  # registers the commands
 from trainwright.cli.app import app
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 assert checkpoints
 

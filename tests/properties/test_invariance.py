@@ -77,12 +77,14 @@ def test_plain_module_with_kwargs(
     assert_same([run(make_args, Plain(seed=seed).double(), rows, cut) for cut in cuts], 1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cuts", [CUTS, UNEVEN], ids=["even", "uneven"])
 def test_bert_classifier(make_args: Callable[..., TrainingArguments], cuts: list[tuple[int, int]], seed: int) -> None:
     rows = sentence_rows(16, seed=seed)
     assert_same([run(make_args, tiny_bert(seed=seed).double(), rows, cut) for cut in cuts], 1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_model", [tiny_gpt2, tiny_llama])
 @pytest.mark.parametrize("empty_row", [False, True], ids=["", "a row without targets"])
 @pytest.mark.parametrize("cuts", [CUTS, UNEVEN], ids=["even", "uneven"])

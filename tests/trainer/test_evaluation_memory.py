@@ -9,11 +9,14 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from trainwright import EvalPrediction, Trainer, TrainingArguments
+
+pytestmark = pytest.mark.slow
 
 
 class Cheap(nn.Module):

@@ -49,6 +49,7 @@ def losses(trainer: Trainer) -> list[tuple[int, float, float]]:
     return [(e["step"], e["loss"], e["learning_rate"]) for e in trainer.state.log_history if "loss" in e]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [3, 5, 10, 13])
 @pytest.mark.parametrize(
     "extra",
