@@ -85,7 +85,7 @@ def run(rows: list[Any], large: bool, batch: int, **more: Any) -> tuple[float, f
         trainer.callback_handler.callbacks = [c for c in trainer.callback_handler.callbacks if "Printer" not in str(c)]
         clock.made = _now()
         trainer.train()
-    return statistics.median(clock.steps[SKIPPED:]), clock.before, trainer._piece_size()
+    return statistics.median(clock.steps[SKIPPED:]), clock.before, trainer.micro_batch_size
 
 
 def main() -> None:

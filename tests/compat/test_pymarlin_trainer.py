@@ -291,7 +291,9 @@ def test_what_does_not_fit_is_done_again_in_pieces(tmp_path: Path) -> None:
             return super().train_step(global_step, batch, device)
 
     run = build(Large(), tmp_path, epochs=1, gpu_batch_size_limit="auto")
+    assert run.train_step_batch_size == 12
     run.train()
+    assert run.train_step_batch_size == 4
     # Every step has all its samples once, whatever the pieces: 12 as 3 x 4 or 4 x 3.
     steps = [call for call in run.module.calls if call[0] == "step"]
     assert [(step, rows) for _, step, _, rows, _ in steps] == [(1, 12), (2, 12), (3, 12), (4, 6)]

@@ -51,8 +51,9 @@ class FittingMethods(BookkeepingMethods):
             self._micro.load_state_dict(saved)
             self._cut_is_known = True
 
-    def _piece_size(self) -> int:
-        """Samples that run at once."""
+    @property
+    def micro_batch_size(self) -> int:
+        """Samples of a training batch that run at once at present."""
         rows = self.args.train_batch_size
         return math.ceil(rows / self._micro.parts_for(rows))
 

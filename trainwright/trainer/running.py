@@ -103,7 +103,7 @@ class RunningMethods(FittingMethods):
 
     def _log_training(self, logs: dict[str, float]) -> None:
         if self._micro.is_on:
-            logs["micro_batch"] = self._piece_size()
+            logs["micro_batch"] = self.micro_batch_size
         super()._log_training(logs)
         self._nonfinite.settle()
 

@@ -228,8 +228,12 @@ class Trainer(AbstractTrainer):
 
     @property
     def train_step_batch_size(self) -> int:
-        """Samples that run at once: the largest divisor of this process's share within ``gpu_batch_size_limit``."""
-        return self._sizes.per_device
+        """Samples that run at once: the largest divisor of this process's share within ``gpu_batch_size_limit``.
+
+        With "auto" the whole share until the training has found out what fits.
+        """
+        has_found = self.args.gpu_batch_size_limit == "auto" and "_native" in vars(self)
+        return self._native.micro_batch_size if has_found else self._sizes.per_device
 
     @property
     def gradient_accumulation(self) -> int:
