@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 WAYS = ("sp", "ddp")
@@ -25,23 +25,31 @@ class Place(NamedTuple):
 ALONE = Place(0, 0, 1)
 
 
-def place_from_environment() -> Place:
-    """What torchrun (or another launcher that sets RANK, LOCAL_RANK and WORLD_SIZE) says."""
-    size = _number("WORLD_SIZE", 1)
-    if size <= 1:
-        return ALONE
-    missing = [name for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing:
-        raise ValueError(
-            f"WORLD_SIZE={size}, but {', '.join(missing)} not set: start the script with "
-            "`torchrun --nproc-per-node=N script.py`, or unset WORLD_SIZE for one process."
-        )
-    return Place(_number("RANK", 0), _number("LOCAL_RANK", 0), size)
+#: Names of (rank, rank on this machine, number of processes), by launcher: torchrun, and Open MPI.
+_LAUNCHERS = (
+    ("RANK", "LOCAL_RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),
+)
 
 
-def _number(name: str, default: int) -> int:
-    text = os.environ.get(name, "")
-    return int(text) if text.isdigit() else default
+def place_from_environment(environment: Mapping[str, str] = os.environ) -> Place:
+    """What the launcher says: torchrun, others that set the same variables, or mpirun.
+
+    >>> place_from_environment({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"})
+    Place(rank=3, local_rank=1, world_size=4)
+    """
+    for names in _LAUNCHERS:
+        size = environment.get(names[2], "")
+        if not size.isdigit() or int(size) <= 1:
+            continue
+        missing = [name for name in names if not environment.get(name, "").isdigit()]
+        if missing:
+            raise ValueError(
+                f"{names[2]}={size}, but {', '.join(missing)} not set: start the script with "
+                f"`torchrun --nproc-per-node=N script.py`, or unset {names[2]} for one process."
+            )
+        return Place(*(int(environment[name]) for name in names))
+    return ALONE
 
 
 def split_name(name: str) -> tuple[str, str | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
@@ -70,6 +71,12 @@ class DistributedProcesses(SingleProcess):
         self._device = args.device
         if dist.is_initialized():
             return
+        missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+        if missing:
+            raise ValueError(
+                f"{self.world_size} processes were started, but {' and '.join(missing)} not set, so they cannot find "
+                "each other: use torchrun, which sets them, or export the first machine's address and a free port."
+            )
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
         chosen = self.communication or {"cuda": "nccl"}.get(self._device.type, "gloo")

@@ -144,10 +144,7 @@ class Trainer(AbstractTrainer):
         return results if self._loaders.are_named else next(iter(results.values()), None)
 
     def save_checkpoint(self, force: bool = False) -> None:
-        """Hand the present states to the checkpointer; between two steps, or when no training is going on.
-
-        Every process calls it; the first one saves.
-        """
+        """Hand the present states to the checkpointer, between steps or outside training; every process calls it."""
         if self._counts is not None and self._native.is_in_train:
             self._bridge.asked = force
             try:
@@ -228,10 +225,7 @@ class Trainer(AbstractTrainer):
 
     @property
     def train_step_batch_size(self) -> int:
-        """Samples that run at once: the largest divisor of this process's share within ``gpu_batch_size_limit``.
-
-        With "auto" the whole share until the training has found out what fits.
-        """
+        """Samples that run at once: the largest divisor of this process's share within the limit, given or found."""
         has_found = self.args.gpu_batch_size_limit == "auto" and "_native" in vars(self)
         return self._native.micro_batch_size if has_found else self._sizes.per_device
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trainwright.config.backends import place_from_environment
+
 
 @dataclass
 class DistributedTrainingArguments:
@@ -22,24 +24,14 @@ class DistributedTrainingArguments:
     gather_frequency: int | None = None
 
 
-#: Variables of the launchers PyMarlin knew: torchrun, and MPI as AzureML uses it.
-_LAUNCHERS = (
-    ("LOCAL_RANK", "RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-)
-
-
 def ranks_from_environment(environment: Mapping[str, str] = os.environ) -> DistributedTrainingArguments:
     """What the launcher said; one process where there was none.
 
     >>> ranks_from_environment({"LOCAL_RANK": "1", "RANK": "3", "WORLD_SIZE": "4"}).global_rank
     3
     """
-    for names in _LAUNCHERS:
-        if all(name in environment for name in names):
-            local, rank, world = (int(environment[name]) for name in names)
-            return DistributedTrainingArguments(local, rank, world)
-    return DistributedTrainingArguments()
+    place = place_from_environment(environment)
+    return DistributedTrainingArguments(place.local_rank, place.rank, place.world_size)
 
 
 def rank_zero_only(function: Callable[..., Any]) -> Callable[..., Any]:
