@@ -48,10 +48,6 @@ class Backend(Protocol):
 
     def update_state(self, state: dict[str, Any]) -> None: ...
 
-    def close(self) -> None:
-        """After the last exchange."""
-        ...
-
 
 BACKEND_MEMBERS = (
     "name",
@@ -66,5 +62,4 @@ BACKEND_MEMBERS = (
     "barrier",
     "get_state",
     "update_state",
-    "close",
 )

@@ -49,20 +49,26 @@ class EvaluationMethods(StepMethods):
             return self._evaluate_each(eval_dataset, ignore_keys, metric_key_prefix)
         self._memory.start(metric_key_prefix)
         loader = self.get_eval_dataloader(eval_dataset)
+        return self._measured(loader, "Evaluation", "on_evaluate", ignore_keys, metric_key_prefix)
+
+    def _measured(
+        self, loader: Any, description: str, event: str, ignore_keys: list[str] | None, prefix: str
+    ) -> dict[str, float]:
+        """Metrics over one loader, logged and told to callbacks."""
         start = time.time()
         output = self.evaluation_loop(
             loader,
-            description="Evaluation",
+            description=description,
             # Without a metric nobody looks at the predictions: do not keep them.
             prediction_loss_only=True if self.compute_metrics is None else None,
             ignore_keys=ignore_keys,
-            metric_key_prefix=metric_key_prefix,
+            metric_key_prefix=prefix,
         )
         metrics = output.metrics
-        metrics.update(self._speed(metric_key_prefix, start, output.num_samples))
+        metrics.update(self._speed(prefix, start, output.num_samples))
         self.log(metrics)
-        self._fire("on_evaluate", metrics=metrics)
-        metrics.update(self._memory.stop(metric_key_prefix))
+        self._fire(event, metrics=metrics)
+        metrics.update(self._memory.stop(prefix))
         return metrics
 
     def _evaluate_each(
@@ -96,20 +102,8 @@ class EvaluationMethods(StepMethods):
             return metrics
         self._memory.start(metric_key_prefix)
         loader = self.get_test_dataloader(chosen)
-        start = time.time()
         with self._in_stage("test"):
-            output = self.evaluation_loop(
-                loader,
-                description="Test",
-                prediction_loss_only=True if self.compute_metrics is None else None,
-                ignore_keys=ignore_keys,
-                metric_key_prefix=metric_key_prefix,
-            )
-        output.metrics.update(self._speed(metric_key_prefix, start, output.num_samples))
-        self.log(output.metrics)
-        self._fire("on_predict", metrics=output.metrics)
-        output.metrics.update(self._memory.stop(metric_key_prefix))
-        return output.metrics
+            return self._measured(loader, "Test", "on_predict", ignore_keys, metric_key_prefix)
 
     def predict(
         self,

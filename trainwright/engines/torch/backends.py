@@ -50,8 +50,6 @@ class SingleProcess:
 
     def update_state(self, state: dict[str, Any]) -> None: ...
 
-    def close(self) -> None: ...
-
 
 class DistributedProcesses(SingleProcess):
     """Several processes started by torchrun, each with its part of every batch.
@@ -131,6 +129,7 @@ class DistributedProcesses(SingleProcess):
         dist.barrier()
 
     def close(self) -> None:
+        """Leave the group, if it was made here."""
         if self._started_here and dist.is_initialized():
             dist.destroy_process_group()
             # What still refers to the group must not outlive the interpreter.
