@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.models import Plain, classification_rows
-from trainwright import Trainer, TrainerCallback, TrainingArguments
-from trainwright.trackers import build_trackers
-from trainwright.trackers.tensorboard import TensorBoardTracker, tag_of
+from trainwright import TrackedRun, Trainer, TrainerCallback, TrainingArguments
+from trainwright.trackers.naming import tag_of
+from trainwright.trackers.tensorboard import TensorBoardTracker
 
 MakeArgs = Callable[..., TrainingArguments]
 
@@ -43,8 +43,8 @@ def test_tags_are_those_of_hugging_face(name: str, tag: str) -> None:
 
 
 def test_scalars_and_text_come_back(tmp_path: Path) -> None:
-    tracker = TensorBoardTracker(tmp_path)
-    tracker.start({"learning_rate": 0.1}, {"python": "3"})
+    tracker = TensorBoardTracker(folder=tmp_path)
+    tracker.start(TrackedRun(tmp_path, {"learning_rate": 0.1}, {"python": "3"}))
     tracker.log({"loss": 0.5, "note": "no number", "flag": True}, 10)  # type: ignore[dict-item]
     tracker.log({"loss": math.nan, "eval_loss": 0.25}, 20)
     tracker.finish("done")
@@ -75,14 +75,33 @@ def test_a_run_writes_what_callbacks_made_of_the_logs(make_args: MakeArgs, tmp_p
     assert [point.step for point in stored.Scalars("eval/loss")] == [2, 4]
 
 
-def test_where_it_writes(make_args: MakeArgs, tmp_path: Path) -> None:
-    (chosen,) = build_trackers(make_args(logging_dir=str(tmp_path / "here")))
-    assert isinstance(chosen, TensorBoardTracker)
-    assert chosen.folder == tmp_path / "here"
-    (default,) = build_trackers(make_args(report_to="tensorboard"))
-    assert isinstance(default, TensorBoardTracker)
-    assert default.folder == tmp_path / "run" / "runs"
-    assert build_trackers(make_args()) == []
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ({"logging_dir": "here"}, "here"),
+        ({"report_to": "tensorboard"}, "run/runs"),
+        ({"report_to": "tensorboard", "run_name": "mine"}, "run/runs/mine"),
+        ({"report_to": "tensorboard", "tracker_options": {"tensorboard": {"folder": "there"}}}, "there"),
+    ],
+)
+def test_where_it_writes(
+    given: dict[str, Any], place: str, make_args: MakeArgs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Trainer(Plain(), make_args(max_steps=1, **given), train_dataset=classification_rows(4)).train()
+    assert [file.parent for file in tmp_path.rglob("events.out.tfevents.*")] == [tmp_path / place]
+
+
+def test_what_a_killed_process_wrote_is_not_shown_twice(tmp_path: Path) -> None:
+    first, second = TensorBoardTracker(folder=tmp_path), TensorBoardTracker(folder=tmp_path)
+    first.start(TrackedRun(tmp_path))
+    for step in (1, 2, 3):
+        first.log({"loss": step}, step)
+    first.finish("failed")
+    second.start(TrackedRun(tmp_path, step=1))
+    second.log({"loss": 20.0}, 2)
+    second.finish("done")
+    assert [(point.step, point.value) for point in read(tmp_path).Scalars("train/loss")] == [(1, 1.0), (2, 20.0)]
 
 
 def test_a_missing_package_is_named_before_the_first_step(make_args: MakeArgs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,52 +2,144 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import logging
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from trainwright.callbacks.delivery import Delivery, finish_all
 from trainwright.callbacks.environment import environment_facts
+from trainwright.config.fields import AllFields, ours
+from trainwright.config.secrets import redacted, redacted_values
 from trainwright.core.callback import TrainerCallback
+from trainwright.core.errors import Preempted
 from trainwright.core.state import TrainerControl, TrainerState
-from trainwright.core.tracker import Tracker
+from trainwright.core.tracker import TrackedRun, Tracker, scalars
 
 logger = logging.getLogger("trainwright")
 
+IDS = "trackers.json"
+
 
 class TrackerCallback(TrainerCallback):
-    """Tells each tracker what is logged; a tracker that fails is named once and left alone, the run goes on."""
+    """Tells each tracker what is logged; one that fails is named once and tried again, and the run goes on.
+
+    ``names`` are for messages and for ``trackers.json``, which keeps the ids under which services know the run.
+    """
 
     listens_last = True
 
-    def __init__(self, trackers: list[Tracker]) -> None:
-        self.trackers = trackers
-        self._started = False
+    def __init__(self, trackers: Sequence[Tracker], names: Sequence[str] | None = None) -> None:
+        self.trackers = list(trackers)
+        self._names = _distinct(names or [type(tracker).__name__ for tracker in trackers])
+        self._deliveries: list[Delivery] = []
+        self._run: TrackedRun | None = None
+        self._status = "done"
+        self._lock = threading.Lock()
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         facts = environment_facts(kwargs.get("model"), kwargs.get("train_dataloader"))
-        for tracker in self.trackers:
-            # A missing package is a mistake of the user's and stops the run before its first step.
-            tracker.start(args.to_sanitized_dict(), facts)
-        self._started = True
+        self._run = TrackedRun(
+            folder=Path(args.output_dir),
+            config=args.to_sanitized_dict(),
+            facts=facts,
+            name=redacted(args.run_name) if args.run_name else None,
+            project=project_of(args),
+            tags=tuple(redacted(str(tag)) for tag in ours(args, "tags") or ()),
+            step=state.global_step,
+        )
+        if not state.global_step:
+            self._forget_ids()
+        self._open()
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self._started:
-            self._tell_each("log", kwargs["logs"], state.global_step)
+        self.tell("log", scalars(kwargs["logs"]), state.global_step)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self._started:
-            self._tell_each("finish", "done")
-        self._started = False
+        self._close("done", state.global_step)
 
-    def on_train_failed(self) -> None:
+    def on_train_failed(self, error: BaseException | None = None) -> None:
         """Called when training raises: trackers learn that the run did not end well."""
-        if self._started:
-            self._tell_each("finish", "failed")
-        self._started = False
+        self._close("stopped" if isinstance(error, (KeyboardInterrupt, Preempted)) else "failed")
 
-    def _tell_each(self, verb: str, *values: Any) -> None:
-        for tracker in list(self.trackers):
+    def tell(self, verb: str, *values: Any) -> None:
+        """Call a method of every tracker; after a training its run is opened again for it."""
+        if self._deliveries:
+            for delivery in self._deliveries:
+                delivery.put(verb, *values)
+        elif self._run is not None:
+            self._open()
+            for delivery in self._deliveries:
+                delivery.put(verb, *values)
+            self._close(self._status)
+
+    # ---- opening and closing
+
+    def _open(self) -> None:
+        assert self._run is not None
+        earlier = self._ids() if self._run.step else {}
+        for name, tracker in zip(self._names, self.trackers, strict=True):
+            delivery = Delivery(name, tracker, lambda known, name=name: self._keep_id(name, known))
+            # Kept before it starts: where one of several is wrong, the others are told that the run failed.
+            self._deliveries.append(delivery)
+            delivery.start(dataclasses.replace(self._run, earlier_id=earlier.get(name)))
+
+    def _close(self, status: str, step: int | None = None) -> None:
+        deliveries, self._deliveries, self._status = self._deliveries, [], status
+        finish_all(deliveries, status)
+        if self._run is not None and step:
+            self._run = dataclasses.replace(self._run, step=step)
+
+    # ---- ids
+
+    def _file(self) -> Path:
+        assert self._run is not None
+        return self._run.folder / IDS
+
+    def _ids(self) -> dict[str, str]:
+        try:
+            found = json.loads(self._file().read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return {str(key): str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+    def _forget_ids(self) -> None:
+        """A new run in the same folder is another run to the services."""
+        try:
+            self._file().unlink(missing_ok=True)
+        except OSError as error:
+            logger.debug("%s could not be removed: %s", IDS, error)
+
+    def _keep_id(self, name: str, known: str | None) -> None:
+        if known is None:
+            return
+        with self._lock:
+            content = json.dumps(redacted_values({**self._ids(), name: known}), indent=2)
+            draft = self._file().with_name(f".{IDS}.writing")
             try:
-                getattr(tracker, verb)(*values)
-            except Exception:
-                logger.exception("%s failed and is switched off; training goes on.", type(tracker).__name__)
-                self.trackers.remove(tracker)
+                self._file().parent.mkdir(parents=True, exist_ok=True)
+                draft.write_text(content + "\n", encoding="utf-8")
+                os.replace(draft, self._file())
+            except OSError as error:
+                logger.warning(
+                    "%s could not be written (%s): a resumed run will be a new one there.", IDS, error.strerror
+                )
+
+
+def project_of(args: Any) -> str:
+    """``project``, where it was set: transformers' default names transformers' maker."""
+    project, default = getattr(args, "project", None), AllFields.__dataclass_fields__["project"].default
+    return "trainwright" if project is None or project == default else redacted(project)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Two trackers of a kind as ``name`` and ``name-2``."""
+    found: list[str] = []
+    for name in names:
+        count = sum(earlier == name or earlier.startswith(f"{name}-") for earlier in found)
+        found.append(f"{name}-{count + 1}" if count else name)
+    return found

@@ -8,38 +8,57 @@ import time
 from pathlib import Path
 from typing import Any
 
+from trainwright.config.secrets import redacted
+from trainwright.core.tracker import TrackedRun
+from trainwright.trackers.files import copy
+from trainwright.trackers.naming import tagged
+from trainwright.trackers.packages import package
+from trainwright.trackers.pictures import picture_bytes
+
 
 class TensorBoardTracker:
-    """Writes scalars and the configuration into ``folder``; look at it with ``tensorboard --logdir``.
+    """Writes into ``folder`` (a folder in it, where the run has a name); look at it with ``tensorboard --logdir``.
 
-    Train and evaluation values get HF's names: ``train/loss``, ``eval/loss``.
+    Its own default is ``<run directory>/runs``. Artifacts are copied beside the event files.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, *, folder: str | Path | None = None) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self._place = Path()
         self._writer: Any = None
 
-    def start(self, config: dict[str, Any], facts: dict[str, Any]) -> None:
-        try:
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
-        except ImportError as error:
-            raise ValueError(
-                "report_to='tensorboard' needs the package tensorboard: pip install tensorboard"
-            ) from error
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._writer = EventFileWriter(str(self.folder))
-        self._text("args", config)
-        self._text("env", facts)
+    def start(self, run: TrackedRun) -> None:
+        writer = package("tensorboard.summary.writer.event_file_writer", "tensorboard").EventFileWriter
+        folder = self.folder or run.folder / "runs"
+        self._place = folder / redacted(run.name) if run.name else folder
+        self._place.mkdir(parents=True, exist_ok=True)
+        self._writer = writer(str(self._place))
+        if run.step:
+            # TensorBoard leaves out what an earlier process wrote of the steps that come now.
+            session = _proto("event").SessionLog(status=_proto("event").SessionLog.START)
+            event = _proto("event").Event(wall_time=time.time(), step=run.step + 1, session_log=session)
+            self._writer.add_event(event)
+        self._text("args", {**run.config, "tags": list(run.tags)} if run.tags else run.config)
+        self._text("env", run.facts)
 
     def log(self, values: dict[str, float], step: int) -> None:
-        numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
         summary = _proto("summary").Summary
-        points = [summary.Value(tag=tag_of(name), simple_value=float(value)) for name, value in numbers.items()]
+        points = [summary.Value(tag=tag, simple_value=float(value)) for tag, value in tagged(values).items()]
         self._add(summary(value=points), step)
+        self._writer.flush()
+
+    def log_artifact(self, path: Path, name: str | None = None) -> None:
+        copy(path, self._place / "artifacts" / (name or path.name))
+
+    def log_image(self, name: str, image: Any, step: int) -> None:
+        summary = _proto("summary").Summary
+        picture = summary.Image(encoded_image_string=picture_bytes(image))
+        self._add(summary(value=[summary.Value(tag=name, image=picture)]), step)
         self._writer.flush()
 
     def finish(self, status: str) -> None:
         if self._writer is not None:
+            self._text("status", {"status": status})
             self._writer.close()
             self._writer = None
 
@@ -62,11 +81,3 @@ class TensorBoardTracker:
 def _proto(name: str) -> Any:
     """tensorboard's messages are made at import time, where no type checker sees them."""
     return importlib.import_module(f"tensorboard.compat.proto.{name}_pb2")
-
-
-def tag_of(name: str) -> str:
-    """``eval_loss`` as ``eval/loss``, ``loss`` as ``train/loss``."""
-    for split in ("eval", "test"):
-        if name.startswith(f"{split}_"):
-            return f"{split}/{name.removeprefix(f'{split}_')}"
-    return f"train/{name}"

@@ -1,0 +1,30 @@
+"""The services' packages: imported when a run starts, quietly, and named where they are missing."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+def package(module: str, tracker: str, install: str | None = None) -> Any:
+    """The module, or the error that says what to install."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        name = install or module.partition(".")[0]
+        raise ValueError(f"report_to={tracker!r} needs the package {name}: pip install {name}") from error
+
+
+@contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Variables that a package reads when it is imported or starts, for that moment; the user's own win."""
+    added = {name: value for name, value in variables.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
