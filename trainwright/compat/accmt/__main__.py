@@ -1,0 +1,152 @@
+"""``python -m trainwright.compat.accmt``: ACCMT's command line.
+
+launch [-n 0,1 | -n all] [-N 2] [--cpu] [--strat ddp] file args...   run a script in several processes
+example                                                             write hps_example.yaml
+get CHECKPOINT --out FOLDER                                          the model of a checkpoint
+strats                                                              what --strat may be
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trainwright.checkpoint.directory import newest_good
+from trainwright.checkpoint.manifest import verify
+from trainwright.launch.torchrun import launch, torchrun_command
+
+#: Files of a checkpoint that are the model's.
+_NOT_THE_MODEL = ("optimizer", "random", "callbacks", "training_state", "trainer_state", "manifest", "config.yaml")
+EXAMPLE = """\
+hps:
+  epochs: 2
+  batch_size: [16, 32]      # training, validation; of each process
+  optim:
+    type: AdamW
+    lr: 1e-3
+  scheduler:
+    type: OneCycleLR
+    max_lr: 1e-3
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    given = _parser().parse_args(arguments)
+    try:
+        return given.run(given)
+    except (ValueError, OSError) as error:
+        print(f"accmt {given.command}: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m trainwright.compat.accmt", description="ACCMT's command line.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    start = commands.add_parser("launch", help="run a script in several processes")
+    start.add_argument("-n", "--gpus", help="GPUs to use, such as 0,1; all; available")
+    start.add_argument("-N", "--number", help="how many processes, or a range of GPUs such as 2:4")
+    start.add_argument("--cpu", action="store_true", help="use no GPU")
+    start.add_argument("--strat", default="ddp", help="how the training is spread: ddp")
+    start.add_argument("file", help="the script")
+    start.add_argument("script_arguments", nargs=argparse.REMAINDER)
+    start.set_defaults(run=_launch)
+    example = commands.add_parser("example", help="write hps_example.yaml")
+    example.set_defaults(run=_example)
+    get = commands.add_parser("get", help="the model of a checkpoint")
+    get.add_argument("checkpoint", help="a checkpoint-N folder, or the folder that holds them")
+    get.add_argument("--out", "-O", "-o", required=True, help="where the model goes")
+    get.set_defaults(run=_get)
+    strats = commands.add_parser("strats", help="what --strat may be")
+    strats.set_defaults(run=_strats)
+    return parser
+
+
+def _launch(given: argparse.Namespace) -> int:
+    if given.strat != "ddp":
+        raise ValueError(
+            f"--strat {given.strat} is not offered yet: 'ddp' is what there is; FSDP and DeepSpeed come with the "
+            "distributed backends in a later release."
+        )
+    if not Path(given.file).is_file():
+        raise ValueError(f"there is no file {given.file}.")
+    devices = [] if given.cpu else _devices(given)
+    processes = _count(given.number) if given.cpu else len(devices)
+    environment = {"CUDA_VISIBLE_DEVICES": ",".join(devices)}
+    script = [given.file, *given.script_arguments]
+    command = [sys.executable, *script] if processes == 1 else torchrun_command(script, processes=processes)
+    return launch(command, environment=environment)
+
+
+def _devices(given: argparse.Namespace) -> list[str]:
+    """Numbers of the GPUs to use, as CUDA_VISIBLE_DEVICES has them."""
+    import torch
+
+    present = os.environ.get("CUDA_VISIBLE_DEVICES")
+    every = present.split(",") if present else [str(number) for number in range(torch.cuda.device_count())]
+    if not every:
+        raise ValueError("this machine has no GPU: add --cpu.")
+    if given.gpus and given.gpus not in ("all", "available"):
+        chosen = given.gpus.split(",")
+        unknown = [number for number in chosen if number not in every]
+        if unknown:
+            raise ValueError(f"-n {given.gpus}: there is no GPU {unknown[0]}; there are {', '.join(every)}.")
+        return chosen
+    if given.number and ":" in given.number:
+        first, _, end = given.number.partition(":")
+        return every[int(first or 0) : int(end) if end else None]
+    if given.number and given.number != "all":
+        count = _count(given.number)
+        if count > len(every):
+            raise ValueError(f"-N {count}: there are {len(every)} GPUs.")
+        return every[:count]
+    return every
+
+
+def _count(text: str | None) -> int:
+    if text is None:
+        return 1
+    if text == "all":
+        return os.cpu_count() or 1
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"-N {text}: give a number of processes.")
+    return int(text)
+
+
+def _example(given: argparse.Namespace) -> int:
+    target = Path("hps_example.yaml")
+    if target.exists():
+        raise ValueError(f"{target} is there already.")
+    target.write_text(EXAMPLE, encoding="utf-8")
+    print(f"Wrote {target}.")
+    return 0
+
+
+def _get(given: argparse.Namespace) -> int:
+    folder = Path(given.checkpoint)
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}.")
+    checkpoint = newest_good(folder) or folder
+    verify(checkpoint)
+    target = Path(given.out)
+    if target.exists():
+        raise ValueError(f"{target} is there already.")
+    target.mkdir(parents=True)
+    for file in checkpoint.iterdir():
+        if file.is_file() and not file.name.startswith(_NOT_THE_MODEL):
+            shutil.copy2(file, target / file.name)
+    print(f"Wrote the model of {checkpoint} to {target}.")
+    return 0
+
+
+def _strats(given: argparse.Namespace) -> int:
+    print("ddp")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

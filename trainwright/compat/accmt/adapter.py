@@ -1,0 +1,199 @@
+"""An AcceleratorModule as a ``trainwright.Module``: every call passed on in ACCMT's words."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainwright.compat.accmt.callbacks import Moments
+from trainwright.compat.accmt.hyperparameters import HyperParameters
+from trainwright.compat.accmt.metrics import Metric
+from trainwright.compat.accmt.modules import AcceleratorModule
+from trainwright.compat.accmt.status import ONLY_SET
+from trainwright.compat.accmt.tools import build_optimizer, build_schedule
+from trainwright.core.module import StepPlan
+from trainwright.engines.torch.module import Module
+
+
+class AcceleratedModule(Module):
+    """Trains an :class:`AcceleratorModule`; its model is ``self.model``, so checkpoints hold that under its names.
+
+    Args:
+        module: The user's.
+        hps: Optimizer and schedule, where the module makes none itself.
+        status: The live status, for steps that take it.
+        metrics: By validation set; None is every set.
+        moments: Whoever listens to moments within a step.
+        clip: Longest gradient, for an optimizer that needs a closure and so is stepped here.
+        validation_batch: Called with each validation loss as it comes.
+    """
+
+    #: Learning rate and weight decay stand in the arguments as they are in the hyperparameters.
+    follows_arguments = True
+
+    def __init__(
+        self,
+        module: AcceleratorModule,
+        hps: HyperParameters,
+        *,
+        status: dict[str, Any],
+        metrics: dict[Any, list[Metric]],
+        moments: Moments,
+        clip: float = 0.0,
+        validation_batch: Callable[[Tensor, int], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = module.model
+        for name, _, _ in module._registered:
+            self.add_module(f"registered_{name}", getattr(module, name))
+        self.users, self.hps, self.metrics = module, hps, metrics
+        self.automatic_optimization = not module._is_extended and hps.optim is not torch.optim.LBFGS
+        self._status, self._moments, self._clip = status, moments, clip
+        self._validation_batch = validation_batch
+        #: The validation set that is being evaluated.
+        self.validation_set = ONLY_SET
+        shared = type(module).step is not AcceleratorModule.step and not module._is_extended
+        self._train = _call_of(module, "step" if shared else "training_step")
+        self._validate = _call_of(module, "step" if shared else "validation_step")
+        own_test = type(module).test_step is not AcceleratorModule.test_step
+        self._test = _call_of(module, "test_step") if own_test else self._validate
+
+    # ---- steps
+
+    def training_step(self, batch: Any) -> Any:
+        if not self.automatic_optimization and not self.users._is_extended:
+            return self._closure_step(batch)
+        self._moments.tell("on_before_training_step", batch)
+        loss = _checked(self._train(batch, ONLY_SET, self._status), self.users, self.users._is_extended)
+        self._moments.tell("on_after_training_step")
+        if loss is not None and self.automatic_optimization:
+            self._moments.tell("on_before_backward", loss)
+        return loss
+
+    def _closure_step(self, batch: Any) -> Any:
+        """A step of an optimizer that computes the loss as often as it wants to."""
+        (optimizer,) = self.optimizers()
+        first: list[Tensor] = []
+
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            with torch.enable_grad():
+                loss = _checked(self._train(batch, ONLY_SET, self._status), self.users, False)
+                assert loss is not None
+                self.backward(loss)
+            if self._clip:
+                nn.utils.clip_grad_norm_([p for p in self.model.parameters() if p.requires_grad], self._clip)
+            first.append(loss.detach())
+            return loss
+
+        optimizer.step(closure)
+        for schedule in self.schedulers():
+            schedule.step()
+        return first[0]
+
+    def validation_step(self, batch: Any) -> Any:
+        return self._measured(self._validate, batch)
+
+    def test_step(self, batch: Any) -> Any:
+        return self._measured(self._test, batch)
+
+    def _measured(self, step: Callable[..., Any], batch: Any) -> Any:
+        self._moments.tell("on_before_validation_step", batch)
+        found = step(batch, self.validation_set, self._status)
+        self._moments.tell("on_after_validation_step")
+        if not isinstance(found, Mapping):
+            found = {} if found is None else {"loss": found}
+        loss = found.get("loss")
+        known = {metric.name: metric for metric in self.metrics_of(self.validation_set)}
+        for name, value in found.items():
+            if name == "loss":
+                continue
+            if name not in known:
+                raise ValueError(
+                    f"validation_step returned {name!r}, and there is no Metric of that name: give "
+                    f"metrics=[...] to the Trainer{_names_of(known)}, or leave it out."
+                )
+            known[name].add_batch(*(value if isinstance(value, (tuple, list)) else (value,)))
+        if isinstance(loss, Tensor) and self._validation_batch is not None:
+            self._validation_batch(loss.detach().mean(), 1)
+        return {} if loss is None else {"loss": loss}
+
+    def metrics_of(self, key: str) -> list[Metric]:
+        """Metrics for a validation set."""
+        return [*self.metrics.get(None, []), *self.metrics.get(key, [])]
+
+    def after_backward(self, loss: Tensor) -> None:
+        self._moments.tell("on_after_backward")
+
+    def count_targets(self, batch: Any) -> Any:
+        own = getattr(self.users, "count_targets", None)
+        return own(batch) if callable(own) else super().count_targets(batch)
+
+    # ---- optimizers
+
+    def configure_optimizers(self, plan: StepPlan) -> Any:
+        users = self.users
+        optimizer = users.get_optimizer()
+        if optimizer is None:
+            optimizer = build_optimizer(self.hps, self.model)
+        schedule = users.get_scheduler(optimizer, plan.steps_per_epoch, plan.epochs)
+        if schedule is None:
+            schedule = build_schedule(self.hps, optimizer, plan)
+        elif self.hps.step_scheduler_per_epoch:
+            schedule = {"scheduler": schedule, "interval": "epoch"}
+        if not self.automatic_optimization and isinstance(schedule, dict):
+            # Stepped by hand, whatever it counts.
+            schedule = schedule["scheduler"]
+        further = [getattr(users, name) for _, name, _ in users._registered if name is not None]
+        schedules = [getattr(users, name) for _, _, name in users._registered if name is not None]
+        return [optimizer, *further], [*([] if schedule is None else [schedule]), *schedules]
+
+    def take_tools(self) -> None:
+        """Once training has optimizers: give the module those it steps, or may look at."""
+        users, optimizers, schedules = self.users, self.optimizers(), self.schedulers()
+        users.optimizer = optimizers[0]
+        names = [name for _, name, _ in users._registered if name is not None]
+        for name, optimizer in zip(names, optimizers[1:], strict=True):
+            setattr(users, name, optimizer)
+        own = len(schedules) - sum(name is not None for _, _, name in users._registered)
+        users.scheduler = schedules[0] if own else None
+
+
+def _call_of(module: AcceleratorModule, name: str) -> Callable[[Any, str, dict[str, Any]], Any]:
+    """The step ``name`` of ``module``, called as its signature wants: (batch), (batch, status) or (key, batch)."""
+    step = getattr(module, name)
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    taken = [parameter for parameter in inspect.signature(step).parameters.values() if parameter.kind in kinds]
+    required = [parameter.name for parameter in taken if parameter.default is parameter.empty]
+    names = [parameter.name for parameter in taken]
+    if len(required) > 2:
+        raise ValueError(
+            f"{type(module).__name__}.{name} takes {', '.join(required)}; it may take (batch), "
+            "(batch, status_dict) or, in validation, (key, batch)."
+        )
+    if len(names) < 2 or (len(required) == 1 and not names[1].startswith("status")):
+        return lambda batch, key, status: step(batch)
+    if name == "training_step" or "batch" in names[0] or names[1].startswith("status"):
+        return lambda batch, key, status: step(batch, status)
+    return lambda batch, key, status: step(key, batch)
+
+
+def _checked(found: Any, module: AcceleratorModule, may_be_none: bool) -> Tensor | None:
+    """The loss that a training step returned."""
+    loss = found.get("loss") if isinstance(found, Mapping) else found
+    if loss is None and may_be_none:
+        return None
+    if not isinstance(loss, Tensor):
+        raise ValueError(
+            f"{type(module).__name__}'s training step returned {type(found).__name__}; it must return the loss, "
+            "a scalar tensor."
+        )
+    return loss
+
+
+def _names_of(known: Mapping[str, Any]) -> str:
+    return f" (it has {', '.join(sorted(known))})" if known else ""

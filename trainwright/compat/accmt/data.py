@@ -1,0 +1,139 @@
+"""Data as the Trainer's arguments and the module want it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+
+from trainwright.compat.accmt.modules import AcceleratorModule
+from trainwright.compat.accmt.settings import Settings
+from trainwright.data.composing import ComposedCollator, ComposedOrder
+from trainwright.data.curriculum import Curriculum, StepsCurriculum
+from trainwright.data.order import RandomOrder
+
+Collate = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True)
+class DataChoices:
+    """How batches are made."""
+
+    train_collate: Collate
+    val_collate: Collate
+    train_sampler: Any
+    val_sampler: Any
+    shuffle_validation: bool
+
+    def train_order(self, length: int, seed: int) -> Any:
+        """The order of training samples; None for the usual one."""
+        return _order(self.train_sampler, length, seed)
+
+    def val_order(self, length: int, seed: int) -> Any:
+        """The order of validation samples; None for their own."""
+        chosen = _order(self.val_sampler, length, seed)
+        return RandomOrder(length, seed) if chosen is None and self.shuffle_validation else chosen
+
+
+def _order(sampler: Any, length: int, seed: int) -> Any:
+    if sampler is None:
+        return None
+    if isinstance(sampler, Sampler):
+        return sampler
+    parts = list(sampler) if isinstance(sampler, (list, tuple)) else [sampler]
+    return ComposedOrder(parts, length, seed)
+
+
+def data_choices(settings: Settings, module: AcceleratorModule) -> DataChoices:
+    """What the Trainer was told and, where it has one of its own, the module's collator."""
+    later = settings.later
+    return DataChoices(
+        train_collate=_collator(module, "collate_fn_train", settings.collate_fn, later.collate_fn_train),
+        val_collate=_collator(module, "collate_fn_val", settings.collate_fn, later.collate_fn_val),
+        train_sampler=_one_of("sampler", settings.sampler, "sampler_train", later.sampler_train),
+        val_sampler=later.sampler_val,
+        shuffle_validation=settings.shuffle_validation,
+    )
+
+
+def _one_of(name: str, value: Any, other: str, instead: Any) -> Any:
+    if value is not None and instead is not None:
+        raise ValueError(f"{name} and {other} say the same thing twice: keep one.")
+    return instead if value is None else value
+
+
+def _collator(module: AcceleratorModule, name: str, shared: Any, own: Any) -> Collate:
+    for method in (name, "collate_fn"):
+        if getattr(type(module), method) is not getattr(AcceleratorModule, method) or method in vars(module):
+            return getattr(module, method)
+    chosen = _one_of("collate_fn", shared, name, own)
+    if chosen is None:
+        return default_collate
+    if isinstance(chosen, (list, tuple)):
+        return ComposedCollator(chosen)
+    if not callable(chosen):
+        raise ValueError(f"collate_fn={chosen!r} must be a function, or a list of functions.")
+    return chosen
+
+
+def training_data(module: AcceleratorModule, dataset: Any) -> Any:
+    """What to train on: the module's own loader before the data set that ``fit`` got."""
+    loader = _from_hook(module, "get_train_dataloader", dataset)
+    if loader is not None:
+        if not isinstance(loader, DataLoader):
+            raise ValueError(
+                f"{type(module).__name__}.get_train_dataloader returned a {type(loader).__name__}; it must return a "
+                "DataLoader (several data sets after one another: fit with a StepsCurriculum)."
+            )
+        return loader
+    if dataset is None:
+        raise ValueError(
+            f"fit needs data: pass train_dataset, or define get_train_dataloader on {type(module).__name__}."
+        )
+    if isinstance(dataset, list) and dataset and all(_is_stage(item) for item in dataset):
+        return _curriculum(dataset)
+    return dataset
+
+
+def _is_stage(item: Any) -> bool:
+    if not isinstance(item, tuple) or len(item) not in (2, 3) or not isinstance(item[0], int):
+        return False
+    return _is_data(item[1])
+
+
+def _curriculum(stages: list[tuple[Any, ...]]) -> Curriculum:
+    """Pairs of the step at which a data set ends, and the data set."""
+    curriculum, before = StepsCurriculum(), 0
+    for end, dataset, *options in stages:
+        curriculum.add(
+            dataset, steps=-1 if end == -1 else end - before, dataloader_kwargs=options[0] if options else None
+        )
+        before = end
+    return curriculum
+
+
+def validation_data(module: AcceleratorModule, dataset: Any) -> tuple[Any, dict[str, Any]]:
+    """What to validate on (None, one, or a dict by name), and the user's keys by these names."""
+    found = _from_hook(module, "get_validation_dataloader", dataset)
+    found = dataset if found is None else found
+    if isinstance(found, Mapping):
+        sets = dict(found)
+    elif isinstance(found, list) and found and all(_is_data(item) for item in found):
+        sets = dict(enumerate(found))
+    else:
+        return found, {}
+    return {str(key): value for key, value in sets.items()}, {str(key): key for key in sets}
+
+
+def _is_data(item: Any) -> bool:
+    """Whether a list's entry is a data set or loader, and not a sample."""
+    return isinstance(item, (Dataset, DataLoader)) or hasattr(item, "column_names")
+
+
+def _from_hook(module: AcceleratorModule, name: str, dataset: Any) -> Any:
+    hook = getattr(module, name)
+    takes_dataset = bool(inspect.signature(hook).parameters)
+    return hook(dataset) if takes_dataset else hook()

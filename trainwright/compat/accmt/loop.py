@@ -1,0 +1,120 @@
+"""The native Trainer as this door drives it: its data, its evaluations, its teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from trainwright.compat.accmt.adapter import AcceleratedModule
+from trainwright.compat.accmt.callbacks import Moments
+from trainwright.compat.accmt.data import DataChoices
+from trainwright.compat.accmt.status import ONLY_SET
+from trainwright.config import TrainingArguments
+from trainwright.core.results import EvalLoopOutput
+from trainwright.data.loader import data_seed, eval_loader, is_iterable
+from trainwright.trainer import Trainer
+from trainwright.trainer.module_methods import is_loader
+
+
+class Loop(Trainer):
+    """``trainwright.Trainer`` over an adapted module."""
+
+    def __init__(
+        self,
+        adapter: AcceleratedModule,
+        args: TrainingArguments,
+        *,
+        choices: DataChoices,
+        moments: Moments,
+        callbacks: list[Any],
+        test_batch_size: int,
+        keys: dict[str, Any],
+    ) -> None:
+        self.adapter, self._choices, self._moments = adapter, choices, moments
+        self._test_batch_size, self._keys = test_batch_size, keys
+        super().__init__(adapter, args, data_collator=choices.train_collate, callbacks=callbacks)
+
+    # ---- data
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        if dataset is not None and hasattr(dataset, "__len__"):
+            chosen = self._choices.train_order(len(dataset), data_seed(self.args))
+            if chosen is not None:
+                return chosen
+        return super()._get_train_sampler(train_dataset)
+
+    def _eval_loader(self, dataset: Any, description: str) -> Any:
+        if is_loader(dataset, description):
+            return dataset
+        order = None if is_iterable(dataset) else self._choices.val_order(len(dataset), data_seed(self.args))
+        size = self._test_batch_size if description == "test" else None
+        return eval_loader(dataset, sampler=order, collate=self._choices.val_collate, args=self.args, batch_size=size)
+
+    # ---- evaluation
+
+    def evaluate(
+        self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
+    ) -> dict[str, float]:
+        is_named = isinstance(eval_dataset, str)
+        self.adapter.validation_set = self._keys.get(eval_dataset, eval_dataset) if is_named else ONLY_SET
+        return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+
+    def _evaluate_in_training(self, ignore_keys: list[str] | None) -> dict[str, float]:
+        with self.told_of_evaluation():
+            return super()._evaluate_in_training(ignore_keys)
+
+    @contextmanager
+    def told_of_evaluation(self) -> Iterator[None]:
+        """Whoever wants to know that an evaluation begins and ends is told."""
+        self._moments.tell("on_evaluation_start")
+        self.adapter.users.before_eval()
+        yield
+        self.adapter.users.after_eval()
+        self._moments.tell("on_evaluation_end")
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
+        metrics = self.adapter.metrics_of(self.adapter.validation_set)
+        for metric in metrics:
+            # What an interrupted evaluation left.
+            metric.clear()
+        teacher = self.adapter.users.teacher
+        if isinstance(teacher, nn.Module):
+            teacher.to(self.args.device)
+        output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        for metric in metrics:
+            values = metric.result(self._backend.gather)
+            output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in values.items()})
+        return output
+
+    # ---- a run
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        # A copy: its names are changed on the way to the trackers, and those of `logs` decide which model is best.
+        shown = dict(logs)
+        super().log(shown, start_time)
+        logs.update({name: value for name, value in shown.items() if name == "epoch"})
+
+    def _create_training_tools(self, max_steps: int) -> None:
+        super()._create_training_tools(max_steps)
+        self.adapter.take_tools()
+
+
+@contextmanager
+def prepared_teacher(teacher: nn.Module | None, args: TrainingArguments) -> Iterator[None]:
+    """A module's teacher for the time of a training: on the device, at rest, and compiled where the model is."""
+    if teacher is None:
+        yield
+        return
+    before, was_training = teacher._compiled_call_impl, teacher.training
+    teacher.to(args.device).requires_grad_(False).eval()
+    if args.torch_compile:
+        teacher.compile(backend=args.torch_compile_backend or "inductor", mode=args.torch_compile_mode)
+    try:
+        yield
+    finally:
+        teacher._compiled_call_impl = before
+        teacher.train(was_training)

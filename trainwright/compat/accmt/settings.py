@@ -1,0 +1,234 @@
+"""The Trainer's arguments, checked, and in the words of ``TrainingArguments``."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainwright.compat.accmt.cadence import native_cadence
+from trainwright.compat.accmt.handlers import rescue_kinds
+from trainwright.compat.accmt.hyperparameters import HyperParameters
+from trainwright.config.registry import suggestion
+
+
+@dataclass(kw_only=True)
+class LaterSettings:
+    """Arguments that later versions of ACCMT added."""
+
+    patience: int | dict[str, int] | None = None
+    metrics: Any = None
+    callback: Any = None
+    callbacks: Any = None
+    enable_checkpointing: bool = True
+    multiple_checkpoints: bool = False
+    max_checkpoints: int | None = None
+    disable_model_saving: bool = False
+    gradient_checkpointing: bool = False
+    gradient_checkpointing_kwargs: dict[str, Any] | None = None
+    compile_kwargs: dict[str, Any] | None = None
+    sampler_train: Any = None
+    sampler_val: Any = None
+    collate_fn_train: Any = None
+    collate_fn_val: Any = None
+    dataloader_drop_last: bool = False
+    cleanup_cache_every_n_steps: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.callback is not None and self.callbacks is not None:
+            raise ValueError("callback and callbacks are two names of one thing: keep one.")
+        if self.max_checkpoints is not None and self.max_checkpoints < 1:
+            raise ValueError(f"max_checkpoints={self.max_checkpoints} must be at least 1.")
+        for value in self.patience.values() if isinstance(self.patience, dict) else [self.patience]:
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"patience={self.patience!r} must be at least 1.")
+
+    @property
+    def all_callbacks(self) -> list[Any]:
+        given = self.callback if self.callbacks is None else self.callbacks
+        return [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
+
+    @property
+    def checkpoints_kept(self) -> int | None:
+        if self.max_checkpoints is not None:
+            return self.max_checkpoints
+        return None if self.multiple_checkpoints else 1
+
+
+#: Arguments of some version that cannot act here, and why.
+REFUSED = {
+    "batch_sampler": "use sampler, or a loader of your own from get_train_dataloader",
+    "batch_sampler_train": "use sampler, or a loader of your own from get_train_dataloader",
+    "batch_sampler_val": "use a loader of your own from get_validation_dataloader",
+    "consolidate_metrics": "compute the value in a Metric",
+    "additional_metric_consolidation": "compute the value in a Metric",
+    "report_all_metrics": "all metrics are reported",
+    "reset_optimizer_every_n_steps": "call self.reset_optimizer() from a Callback",
+    "batch_device_placement": "batches are placed on the device",
+    "additional_tracker_config": "put what a tracker should show into its own options, or log it",
+    "test_dataset": "pass it to Trainer.evaluate(module, dataset)",
+}
+#: Arguments of some version that describe what is always so here.
+NEEDLESS = frozenset(
+    {
+        "safe_mode",
+        "safe_steps",
+        "prepare_batch",
+        "destroy_after_training",
+        "enable_prepare_logging",
+        "module_hooks",
+        "inference_mode",
+    }
+)
+
+
+def split_more(more: dict[str, Any]) -> tuple[LaterSettings, dict[str, Any], list[str]]:
+    """Keyword arguments beyond the document's: later settings, what is left for trackers, and what has no effect."""
+    known = {each.name for each in dataclasses.fields(LaterSettings)}
+    for name, instead in REFUSED.items():
+        if name in more:
+            raise ValueError(f"{name} is not offered here: {instead}.")
+    later = LaterSettings(**{name: value for name, value in more.items() if name in known})
+    rest = {name: value for name, value in more.items() if name not in known and name not in NEEDLESS}
+    return later, rest, sorted(NEEDLESS & set(more))
+
+
+def near_argument(name: str, own: tuple[str, ...]) -> str:
+    """A suggestion for a mistyped argument."""
+    return suggestion(name, [*own, *(each.name for each in dataclasses.fields(LaterSettings))])
+
+
+@dataclass(kw_only=True)
+class Settings:
+    """The document's arguments."""
+
+    hps_config: Any
+    model_path: str
+    track_name: str | None
+    checkpoint: str | None
+    resume: bool | None
+    model_saving: Any
+    evaluate_every_n_steps: int | None
+    checkpoint_every: str | None
+    logging_dir: str
+    log_with: Any
+    log_every: int
+    grad_accumulation_steps: int | None
+    clip_grad: float | None
+    set_to_none: bool
+    shuffle_train: bool
+    shuffle_validation: bool
+    sampler: Any
+    model_saving_below: float | None
+    model_saving_aboce: float | None
+    collate_fn: Any
+    max_shard_size: str
+    safe_serialization: bool
+    compile: bool
+    train_loss_metric_name: str
+    val_loss_metric_name: str
+    dataloader_pin_memory: bool
+    dataloader_num_workers: int
+    report_loss_after_eval: bool
+    handlers: Any
+    eval_when_finish: bool
+    eval_when_start: bool
+    verbose: bool
+    monitor: Any
+    model_saving_above: float | None
+    later: LaterSettings = field(default_factory=LaterSettings)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model_path, (str, Path)) or not str(self.model_path):
+            raise ValueError(f"model_path={self.model_path!r} must be the path of a folder for the model.")
+        if isinstance(self.resume, int) and not isinstance(self.resume, bool):
+            raise ValueError(
+                f"resume={self.resume}: checkpoints are known by their step here; True takes the newest, and an older "
+                "one is resumed by trainwright.Trainer.train(resume_from_checkpoint='.../checkpoint-N')."
+            )
+        if self.model_saving_above is not None and self.model_saving_aboce is not None:
+            raise ValueError("model_saving_above and model_saving_aboce are one argument: keep one.")
+        for name in ("evaluate_every_n_steps", "grad_accumulation_steps"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise ValueError(f"{name}={value!r} must be a whole number of at least 1, or None.")
+        if self.log_every is None or self.log_every == 0 or self.log_every < -1:
+            raise ValueError(f"log_every={self.log_every!r} must be at least 1, or -1 for once an epoch.")
+        if self.clip_grad is not None and (isinstance(self.clip_grad, bool) or float(self.clip_grad) <= 0):
+            raise ValueError(f"clip_grad={self.clip_grad!r} must be positive, or None for no clipping.")
+        if self.later.compile_kwargs and not self.compile:
+            raise ValueError("compile_kwargs do nothing without compile=True.")
+        # Now, and not when the first checkpoint is due.
+        native_cadence(self.checkpoint_every)
+        rescue_kinds(self.handlers)
+
+    @property
+    def above(self) -> float | None:
+        return self.model_saving_aboce if self.model_saving_above is None else self.model_saving_above
+
+    @property
+    def model_folder(self) -> Path:
+        return Path(self.model_path)
+
+    @property
+    def checkpoint_folder(self) -> Path:
+        """Where checkpoints go: beside the model, unless it is said."""
+        if self.checkpoint is not None:
+            return Path(self.checkpoint)
+        whole = Path(self.model_path).absolute()
+        return Path(self.model_path).parent / f"checkpoint-{whole.name}" if whole.name else whole / "checkpoint"
+
+    @property
+    def project(self) -> str:
+        return self.track_name or Path(self.model_path).absolute().name
+
+
+def _number(value: Any, default: float) -> float:
+    return float(value) if isinstance(value, (int, float)) else default
+
+
+def native_settings(settings: Settings, hps: HyperParameters, *, validates: bool, seed: int) -> dict[str, Any]:
+    """What ``TrainingArguments`` is told, trackers aside."""
+    later = settings.later
+    saves = native_cadence(settings.checkpoint_every) if later.enable_checkpointing else "never"
+    evaluates = settings.evaluate_every_n_steps
+    compile_kwargs = dict(later.compile_kwargs or {})
+    native: dict[str, Any] = {
+        "output_dir": str(settings.checkpoint_folder),
+        "num_train_epochs": hps.epochs,
+        "max_steps": -1 if hps.max_steps is None else hps.max_steps,
+        "per_device_train_batch_size": hps.batch_sizes[0],
+        "per_device_eval_batch_size": hps.batch_sizes[1],
+        "gradient_accumulation_steps": settings.grad_accumulation_steps or 1,
+        "max_grad_norm": float(settings.clip_grad or 0.0),
+        "set_grads_to_none": settings.set_to_none,
+        "checkpoint_every": saves,
+        "save_total_limit": later.checkpoints_kept,
+        "rescue_on": rescue_kinds(settings.handlers),
+        "log_every": "1 epoch" if settings.log_every == -1 else f"{settings.log_every} steps",
+        "evaluate_every": "never" if not validates else "1 epoch" if evaluates is None else f"{evaluates} steps",
+        "eval_on_end": settings.eval_when_finish,
+        "eval_on_start": settings.eval_when_start and validates,
+        "train_sampling_strategy": "random" if settings.shuffle_train else "sequential",
+        "dataloader_pin_memory": settings.dataloader_pin_memory,
+        "dataloader_num_workers": settings.dataloader_num_workers,
+        "dataloader_drop_last": later.dataloader_drop_last,
+        "gradient_checkpointing": later.gradient_checkpointing,
+        "gradient_checkpointing_kwargs": later.gradient_checkpointing_kwargs,
+        "torch_compile": settings.compile,
+        "torch_compile_backend": compile_kwargs.pop("backend", None) if settings.compile else None,
+        "torch_compile_mode": compile_kwargs.pop("mode", None) if settings.compile else None,
+        "torch_empty_cache_steps": later.cleanup_cache_every_n_steps,
+        # What trackers and config.yaml show; the optimizer itself is built from the hyperparameters.
+        "learning_rate": _number(hps.optim_kwargs.get("lr"), 1e-3),
+        "weight_decay": _number(hps.optim_kwargs.get("weight_decay"), 0.0),
+        "remove_unused_columns": False,
+        "seed": seed,
+        "project": settings.project,
+    }
+    if compile_kwargs:
+        raise ValueError(f"compile_kwargs has {sorted(compile_kwargs)}; 'backend' and 'mode' are what it may have.")
+    if not settings.verbose:
+        native |= {"disable_tqdm": True, "log_level": "error"}
+    return native

@@ -1,0 +1,1 @@
+"""Starting several processes of one training."""

@@ -1,0 +1,213 @@
+"""KeepBest: the best model so far, in a folder of its own, whole at any moment."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from trainwright.checkpoint.models import ModelFolder
+from trainwright.config.cadence import Every, Moment
+from trainwright.core.callback import TrainerCallback
+from trainwright.core.state import ExportableState, TrainerControl, TrainerState
+from trainwright.engines.torch.targets import unwrap
+
+logger = logging.getLogger("trainwright")
+
+TRAIN_LOSS = "train_loss"
+
+
+class KeepBest(TrainerCallback, ExportableState):
+    """Saves the model alone, ready to be used, whenever a metric is the best so far.
+
+    Checkpoints, which a run goes on from, are another thing: they come and go by ``checkpoint_every``.
+
+    Args:
+        metric: What is judged after each evaluation, for instance ``"eval_loss"``; ``"train_loss"`` is the mean
+            training loss since the last time. Of several names the mean is judged. None saves after every evaluation.
+        folder: Where the model goes: ``from_pretrained`` reads it where the model is one of transformers. It is
+            replaced as a whole, so a crash leaves the old model or the new; files of others in it are kept.
+        greater_is_better: As in ``TrainingArguments``: by default yes, unless the name ends in "loss".
+        below, above: Save only while ``above < value < below``.
+        every: For ``"train_loss"`` in a run without evaluations: when to judge, written like ``checkpoint_every``.
+        patience: End the training after so many times in a row without a new best.
+        safe_serialization: safetensors; False writes ``pytorch_model.bin``, which ``torch.load(weights_only=True)``
+            reads.
+        max_shard_size: Models larger than this are written in several files.
+        notes: Gives what ``status.json`` beside the model says; by default metric, value, step and epoch.
+        model: Gives the model to save, where it is not the Trainer's.
+
+    >>> keep = KeepBest("eval_loss", "models/line", below=0.5)
+    >>> keep.is_better(0.7), keep.is_better(0.4)
+    (False, True)
+    """
+
+    may_repeat = True
+
+    def __init__(
+        self,
+        metric: str | Sequence[str] | None,
+        folder: str | Path,
+        *,
+        greater_is_better: bool | None = None,
+        below: float | None = None,
+        above: float | None = None,
+        every: str | None = None,
+        patience: int | None = None,
+        safe_serialization: bool = True,
+        max_shard_size: str | int = "50GB",
+        notes: Callable[[], dict[str, Any]] | None = None,
+        model: Callable[[], nn.Module] | None = None,
+    ) -> None:
+        self.metrics = (metric,) if isinstance(metric, str) else tuple(metric or ())
+        if patience is not None and (patience < 1 or not self.metrics):
+            raise ValueError(f"patience={patience} must be at least 1, and needs a metric that may improve.")
+        by_name = bool(self.metrics) and not self.metrics[0].endswith("loss")
+        self.greater_is_better = by_name if greater_is_better is None else greater_is_better
+        self.below, self.above, self.patience = below, above, patience
+        self.every = None if every is None else Every.parse(every)
+        self._target = ModelFolder(Path(folder), safe_serialization=safe_serialization, max_shard_size=max_shard_size)
+        self._notes, self._model = notes, model
+        #: The best value so far; None before the first.
+        self.best: float | None = None
+        #: Times in a row without a new best.
+        self.times_worse = 0
+        self._found: dict[str, float] = {}
+        self._found_at = -1
+        self._losses_before: tuple[float, int] = (0.0, 0)
+        self._last = Moment()
+        self._is_training = False
+
+    @property
+    def folder(self) -> Path:
+        """Where the model goes."""
+        return self._target.path
+
+    @property
+    def has_lost_patience(self) -> bool:
+        return self.patience is not None and self.times_worse >= self.patience
+
+    def is_better(self, value: float) -> bool:
+        """Whether ``value`` would be a new best within the bounds."""
+        if not math.isfinite(value):
+            return False
+        if (self.below is not None and value >= self.below) or (self.above is not None and value <= self.above):
+            return False
+        if self.best is None:
+            return True
+        return value > self.best if self.greater_is_better else value < self.best
+
+    # ---- events
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if state.global_step == 0:
+            # A second train() of the same Trainer is a run of its own.
+            self.best, self.times_worse, self._losses_before = None, 0, (0.0, 0)
+        self._found, self._found_at, self._is_training = {}, -1, True
+        self._last = self._moment(state)
+        if Path(args.output_dir).resolve().is_relative_to(self.folder.resolve()):
+            raise ValueError(
+                f"The run directory {args.output_dir} lies in {self.folder}, which every better model replaces: "
+                "choose folders beside each other."
+            )
+        if state.is_world_process_zero:
+            self._target.clean_up()
+        if self.has_lost_patience:
+            control.should_training_stop = True
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if not self._is_training:
+            # Somebody looks at other data; what is kept is decided by the training's own evaluations.
+            return
+        if state.global_step != self._found_at:
+            self._found, self._found_at = {}, state.global_step
+        metrics = kwargs.get("metrics") or {}
+        if not self.metrics:
+            self._keep(state, kwargs, None)
+        elif self.metrics == (TRAIN_LOSS,):
+            if not self._found:
+                self._judge_training(state, control, kwargs)
+                self._found[TRAIN_LOSS] = 0.0
+        else:
+            news = {name: metrics[name] for name in self.metrics if name in metrics}
+            self._found |= news
+            if news and len(self._found) == len(self.metrics):
+                self._judge(sum(self._found.values()) / len(self._found), state, control, kwargs)
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.every is not None:
+            self._judge_if_due(self._moment(state), state, control, kwargs)
+
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.every is not None:
+            self._judge_if_due(self._moment(state, epoch_end=True), state, control, kwargs)
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if self.every is not None:
+            self._judge_training(state, control, kwargs)
+        self._is_training = False
+
+    def on_train_failed(self, error: BaseException | None = None) -> None:
+        """Called when training raises."""
+        self._is_training = False
+
+    def _judge_if_due(self, now: Moment, state: TrainerState, control: TrainerControl, kwargs: dict[str, Any]) -> None:
+        assert self.every is not None
+        if self.every.due(now, self._last):
+            self._last = now
+            self._judge_training(state, control, kwargs)
+
+    def _judge_training(self, state: TrainerState, control: TrainerControl, kwargs: dict[str, Any]) -> None:
+        """Judge the mean training loss since the last time; before the first step there is none."""
+        total, count = kwargs["losses"].sums()
+        before, self._losses_before = self._losses_before, (total, count)
+        if count > before[1]:
+            mean = (total - before[0]) / (count - before[1])
+            if self.metrics:
+                self._judge(mean, state, control, kwargs)
+            else:
+                self._keep(state, kwargs, None)
+
+    def _judge(self, value: float, state: TrainerState, control: TrainerControl, kwargs: dict[str, Any]) -> None:
+        if self.is_better(value):
+            self.times_worse = 0
+            self._keep(state, kwargs, value)
+        else:
+            self.times_worse += 1
+        if self.has_lost_patience:
+            logger.info("%s has not improved %d times in a row: training ends.", self.metrics[0], self.times_worse)
+            control.should_training_stop = True
+
+    def _keep(self, state: TrainerState, kwargs: dict[str, Any], value: float | None) -> None:
+        before, self.best = self.best, value
+        if not state.is_world_process_zero:
+            return
+        facts = {"metric": " + ".join(self.metrics) or None, "value": value}
+        facts |= {"step": state.global_step, "epoch": state.epoch}
+        optimizer = kwargs.get("optimizer")
+        # A schedule-free optimizer trains other weights than those that are to be used.
+        rests = callable(getattr(optimizer, "eval", None))
+        if optimizer is not None and rests:
+            optimizer.eval()
+        try:
+            model = unwrap(kwargs["model"]) if self._model is None else self._model()
+            self._target.save(model, facts if self._notes is None else self._notes())
+        except OSError as error:
+            self.best = before
+            logger.warning("The model could not be saved in %s (%s); training goes on.", self.folder, error)
+        finally:
+            if optimizer is not None and rests:
+                optimizer.train()
+
+    def _moment(self, state: TrainerState, *, epoch_end: bool = False) -> Moment:
+        return Moment(step=state.global_step, epoch=state.epoch or 0.0, max_steps=state.max_steps, epoch_end=epoch_end)
+
+    # ---- checkpoints
+
+    def state(self) -> dict[str, Any]:
+        attributes = {"best": self.best, "times_worse": self.times_worse, "_losses_before": list(self._losses_before)}
+        return {"args": {}, "attributes": attributes}
