@@ -13,6 +13,7 @@ from trainwright.version import __version__
 if TYPE_CHECKING:
     from trainwright.callbacks.early_stopping import EarlyStoppingCallback as EarlyStoppingCallback
     from trainwright.callbacks.flow import DefaultFlowCallback as DefaultFlowCallback
+    from trainwright.callbacks.monitor import Monitor as Monitor
     from trainwright.callbacks.progress import PrinterCallback as PrinterCallback
     from trainwright.callbacks.progress import ProgressCallback as ProgressCallback
     from trainwright.checkpoint.directory import get_last_checkpoint as get_last_checkpoint
@@ -33,13 +34,19 @@ if TYPE_CHECKING:
     from trainwright.core.results import TrainOutput as TrainOutput
     from trainwright.core.state import TrainerControl as TrainerControl
     from trainwright.core.state import TrainerState as TrainerState
+    from trainwright.core.tracker import TrackedRun as TrackedRun
+    from trainwright.core.tracker import Tracker as Tracker
     from trainwright.data.collators import default_data_collator as default_data_collator
     from trainwright.data.collators_text import DataCollatorWithPadding as DataCollatorWithPadding
+    from trainwright.data.curriculum import RangeCurriculum as RangeCurriculum
+    from trainwright.data.curriculum import RatioCurriculum as RatioCurriculum
+    from trainwright.data.curriculum import StepsCurriculum as StepsCurriculum
     from trainwright.engines.torch.ema import EMACallback as EMACallback
     from trainwright.engines.torch.module import Module as Module
     from trainwright.engines.torch.randomness import set_seed as set_seed
     from trainwright.trainer import Seq2SeqTrainer as Seq2SeqTrainer
     from trainwright.trainer import Trainer as Trainer
+    from trainwright.trainer.keeping import KeepBest as KeepBest
 
 #: Public name -> module that defines it.
 _HOMES = {
@@ -64,19 +71,25 @@ _HOMES = {
     "ExportableState": "core.state",
     "HubStrategy": "config",
     "IntervalStrategy": "config",
+    "KeepBest": "trainer.keeping",
     "Module": "engines.torch.module",
+    "Monitor": "callbacks.monitor",
     "NonFiniteError": "core.errors",
     "OptimizerNames": "config",
     "PredictionOutput": "core.results",
     "Preempted": "core.errors",
     "PrinterCallback": "callbacks.progress",
     "ProgressCallback": "callbacks.progress",
+    "RangeCurriculum": "data.curriculum",
+    "RatioCurriculum": "data.curriculum",
     "SaveStrategy": "config",
     "SchedulerType": "config",
     "Seq2SeqTrainer": "trainer",
     "Seq2SeqTrainingArguments": "config",
-    "Tracker": "core.tracker",
     "StepPlan": "core.module",
+    "StepsCurriculum": "data.curriculum",
+    "TrackedRun": "core.tracker",
+    "Tracker": "core.tracker",
     "TrainOutput": "core.results",
     "Trainer": "trainer",
     "TrainerCallback": "core.callback",

@@ -66,8 +66,19 @@ MODULES = [
     "core.callback",
     "core.results",
     "callbacks.early_stopping",
+    "callbacks.monitor",
     "checkpoint.directory",
     "checkpoint.states",
+    "checkpoint.models",
+    "compat.accmt.cadence",
+    "compat.accmt.handlers",
+    "compat.accmt.hyperparameters",
+    "compat.accmt.metrics",
+    "compat.accmt.modules",
+    "compat.accmt.monitor",
+    "compat.accmt.savings",
+    "compat.accmt.status",
+    "compat.accmt.trainer",
     "compat.pymarlin.core.trainer_backend",
     "compat.pymarlin.utils.checkpointer.checkpoint_utils",
     "compat.pymarlin.utils.distributed",
@@ -76,6 +87,8 @@ MODULES = [
     "config.batch_sizes",
     "core.microbatching",
     "core.module",
+    "data.composing",
+    "data.curriculum",
     "data.sharding",
     "engines.torch.backends",
     "engines.torch.cutting",
@@ -84,6 +97,13 @@ MODULES = [
     "engines.torch.logged",
     "engines.torch.module",
     "engines.torch.randomness",
+    "core.tracker",
+    "trackers",
+    "trackers.naming",
+    "trackers.pictures",
+    "trackers.servers",
+    "launch.torchrun",
+    "trainer.keeping",
     "trainer.trainer",
 ]
 
@@ -100,7 +120,7 @@ def test_docstring_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.M
 
 
 #: Pages whose blocks of Python make one script, from top to bottom.
-SCRIPTS = ["backends.md", "batches-that-fit.md", "from-pymarlin.md", "modules.md"]
+SCRIPTS = ["backends.md", "batches-that-fit.md", "from-accmt.md", "from-pymarlin.md", "modules.md", "trackers.md"]
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -109,6 +129,29 @@ def test_code_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     blocks = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs" / name).read_text(), re.MULTILINE | re.DOTALL)
     assert blocks
     exec("\n".join(blocks), {"__name__": "__main__"})
+
+
+#: Pages that are followed like a person at a shell would: named files are written, commands run, from top to bottom.
+WALKS = ["experiments.md"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WALKS)
+def test_pages_can_be_followed(name: str, tmp_path: Path) -> None:
+    blocks = re.findall(
+        r"^```(sh|yaml|python)\n(.*?)^```$", (ROOT / "docs" / name).read_text(), re.MULTILINE | re.DOTALL
+    )
+    assert any(kind == "sh" for kind, _ in blocks)
+    programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": programs, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    environment["HF_DATASETS_CACHE"] = str(tmp_path / "cache")
+    for kind, text in blocks:
+        if kind != "sh":
+            (tmp_path / text.splitlines()[0].removeprefix("# ")).write_text(text)
+            continue
+        command = ["bash", "-euo", "pipefail", "-c", text]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False)
+        assert done.returncode == 0, f"{text}\n{done.stdout[-1500:]}\n{done.stderr[-1500:]}"
 
 
 @pytest.mark.slow

@@ -20,9 +20,9 @@ PUBLIC_NAMES = set(
     DataCollatorForPermutationLanguageModeling DataCollatorForSeq2Seq DataCollatorForTokenClassification
     DataCollatorForWholeWordMask DataCollatorWithFlattening DataCollatorWithPadding DefaultDataCollator
     DefaultFlowCallback EMACallback EarlyStoppingCallback EvalLoopOutput EvalPrediction Every ExportableState
-    HubStrategy IntervalStrategy Module NonFiniteError OptimizerNames Preempted PredictionOutput PrinterCallback
-    ProgressCallback SaveStrategy SchedulerType StepPlan
-    Seq2SeqTrainer Seq2SeqTrainingArguments Tracker TrainOutput Trainer TrainerCallback TrainerControl
+    HubStrategy IntervalStrategy KeepBest Module Monitor NonFiniteError OptimizerNames Preempted PredictionOutput
+    PrinterCallback ProgressCallback RangeCurriculum RatioCurriculum SaveStrategy SchedulerType StepPlan StepsCurriculum
+    Seq2SeqTrainer Seq2SeqTrainingArguments TrackedRun Tracker TrainOutput Trainer TrainerCallback TrainerControl
     TrainerState TrainingArguments __version__ default_data_collator enable_full_determinism get_last_checkpoint
     set_seed
     """.split()  # noqa: SIM905

@@ -25,6 +25,8 @@ def test_defaults() -> None:
     assert {name: getattr(args, name) for name in SurvivalFields.__dataclass_fields__} == {
         "checkpoint_every": None,
         "evaluate_every": None,
+        "eval_on_end": True,
+        "rescue_on": None,
         "log_every": None,
         "save_best": False,
         "keep_every": None,

@@ -60,7 +60,8 @@ class DefaultFlowCallback(TrainerCallback):
     def _last_step(self, args: Any, state: TrainerState, control: TrainerControl) -> None:
         control.should_training_stop = True
         # What each epoch's end makes due is left to the end of this one, which is about to come.
-        if self._evaluate.every and not self._evaluate.every.ends_each_epoch() and _delay_is_over(args, state):
+        is_wanted = self._evaluate.every and not self._evaluate.every.ends_each_epoch() and ours(args, "eval_on_end")
+        if is_wanted and _delay_is_over(args, state):
             control.should_evaluate = True
             self._evaluate.last = self._moment(state)
         if self._save.every and not self._save.every.ends_each_epoch():

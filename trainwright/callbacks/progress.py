@@ -45,7 +45,7 @@ class PrinterCallback(TrainerCallback):
         print(short, flush=True)
 
 
-def _harmless(method: Event) -> Event:
+def harmless(method: Event) -> Event:
     """Let a display fail by itself: the run that it shows must not stop."""
 
     @functools.wraps(method)
@@ -84,7 +84,7 @@ class ProgressCallback(TrainerCallback):
 
     # ---- training
 
-    @_harmless
+    @harmless
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.close()
         self._forget_prediction()
@@ -104,7 +104,7 @@ class ProgressCallback(TrainerCallback):
             self._begin_stack = call_stack()
             bars.refresh()
 
-    @_harmless
+    @harmless
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.training_bar is not None and self._begin_stack:
             from trainwright.callbacks.terminal_bars import call_stack, innermost_shared
@@ -112,7 +112,7 @@ class ProgressCallback(TrainerCallback):
             self.training_bar.watch(innermost_shared(self._begin_stack, call_stack()))
             self._begin_stack = []
 
-    @_harmless
+    @harmless
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         logs: Mapping[str, Any] = kwargs.get("logs") or {}
         if "train_loss" in logs:
@@ -123,7 +123,7 @@ class ProgressCallback(TrainerCallback):
         self._note_beside_bar(args, logs)
         self._say(wording.log_line(logs, state, pace=pace, max_str_len=self.max_str_len))
 
-    @_harmless
+    @harmless
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.close(keep=False)
         took = time.perf_counter() - self._began
@@ -132,7 +132,7 @@ class ProgressCallback(TrainerCallback):
 
     # ---- evaluation and prediction
 
-    @_harmless
+    @harmless
     def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._prediction_loader is None or self._prediction_loader is not kwargs.get("eval_dataloader"):
             self._begin_prediction(kwargs.get("eval_dataloader"))
@@ -140,7 +140,7 @@ class ProgressCallback(TrainerCallback):
         if self._predicted == 2 and self._predicts_live and self.training_bar is None:
             self._open_prediction_bars()
 
-    @_harmless
+    @harmless
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         metrics: Mapping[str, Any] = kwargs.get("metrics") or {}
         if self._pace is not None:
@@ -148,7 +148,7 @@ class ProgressCallback(TrainerCallback):
             self._pace.skip(sum(runtimes))
         self._end_prediction()
 
-    @_harmless
+    @harmless
     def on_predict(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._end_prediction()
 

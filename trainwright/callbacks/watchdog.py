@@ -76,7 +76,7 @@ class WatchdogCallback(TrainerCallback):
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._end_watch()
 
-    def on_train_failed(self) -> None:
+    def on_train_failed(self, error: BaseException | None = None) -> None:
         """Called when training raises."""
         self._end_watch()
 

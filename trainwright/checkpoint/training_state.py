@@ -13,6 +13,8 @@ OPTIMIZER = "optimizer.safetensors"
 RANDOM = "random.safetensors"
 TRAINING = "training_state.json"
 CALLBACKS = "callbacks.safetensors"
+#: Marks a list of which some items are tensors, and stored as such.
+_LIST = "list with tensors"
 
 
 def flatten_optimizer(state: dict[str, Any], names: list[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -23,6 +25,12 @@ def flatten_optimizer(state: dict[str, Any], names: list[str]) -> tuple[dict[str
         for key, value in entries.items():
             if isinstance(value, Tensor):
                 tensors[f"state.{names[index]}.{key}"] = value.detach()
+            elif isinstance(value, list) and any(isinstance(item, Tensor) for item in value):
+                # LBFGS keeps the steps and gradients of its past.
+                items = {f"state.{names[index]}.{key}[{place}]": item for place, item in enumerate(value)}
+                tensors |= {name: item.detach() for name, item in items.items() if isinstance(item, Tensor)}
+                plain = [None if isinstance(item, Tensor) else item for item in value]
+                values.setdefault(names[index], {})[key] = {_LIST: plain}
             elif value is not None:
                 values.setdefault(names[index], {})[key] = value
     rest = {"state": values, "param_groups": [_plain_group(group) for group in state["param_groups"]]}
@@ -39,8 +47,16 @@ def unflatten_optimizer(tensors: dict[str, Tensor], values: dict[str, Any], name
             raise ValueError(f"The checkpoint's optimizer has state for {name!r}, which this model does not train.")
         state.setdefault(index_of[name], {})[key] = tensor
     for name, entries in values["state"].items():
-        state.setdefault(index_of[name], {}).update(entries)
+        own = state.setdefault(index_of[name], {})
+        own.update({key: _joined_list(own, key, value) for key, value in entries.items()})
     return {"state": state, "param_groups": values["param_groups"]}
+
+
+def _joined_list(entries: dict[str, Any], key: str, value: Any) -> Any:
+    """``value``, with its tensors put back where it is a list that had some."""
+    if not isinstance(value, dict) or set(value) != {_LIST}:
+        return value
+    return [entries.pop(f"{key}[{place}]", item) for place, item in enumerate(value[_LIST])]
 
 
 def only_json(values: dict[str, Any]) -> dict[str, Any]:

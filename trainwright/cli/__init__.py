@@ -1,6 +1,7 @@
 """The ``trainwright`` command."""
 
 from trainwright.cli import checkpoints as checkpoints  # registers its commands
+from trainwright.cli import experiments as experiments  # registers its commands
 from trainwright.cli.app import main
 
 __all__ = ["main"]

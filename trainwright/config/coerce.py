@@ -35,8 +35,9 @@ _JSON_FIELDS = (
     "deepspeed",
     "gradient_checkpointing_kwargs",
     "lr_scheduler_kwargs",
+    "tracker_options",
 )
-_LIST_FIELDS = ("label_names", "include_for_metrics")
+_LIST_FIELDS = ("label_names", "include_for_metrics", "rescue_on", "tags")
 _PATH_FIELDS = ("output_dir", "logging_dir")
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
@@ -49,11 +50,12 @@ def coerce(args: Any) -> None:
         if value is not None and is_ours(args, name):
             args.__dict__[name] = _CONVERTERS[kind](name, value)
     for name in _JSON_FIELDS:
-        setattr(args, name, _from_json(name, getattr(args, name)))
+        if is_ours(args, name):
+            setattr(args, name, _from_json(name, getattr(args, name)))
     args.accelerator_config = _accelerator_options(args.accelerator_config)
     for name in _LIST_FIELDS:
         value = getattr(args, name)
-        if isinstance(value, str):
+        if isinstance(value, str) and is_ours(args, name):
             setattr(args, name, [value])
     for name in _PATH_FIELDS:
         value = getattr(args, name)

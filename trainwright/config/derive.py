@@ -11,22 +11,9 @@ from trainwright.config.fields.logs import NotGiven
 from trainwright.config.intervals import derive_strategies
 from trainwright.config.probe import probe_for
 
-BUILT_IN_TRACKERS = ("tensorboard", "jsonl")
-FOREIGN_TRACKERS = (
-    "azure_ml",
-    "clearml",
-    "codecarbon",
-    "comet_ml",
-    "dagshub",
-    "dvclive",
-    "flyte",
-    "kubeflow",
-    "mlflow",
-    "neptune",
-    "swanlab",
-    "trackio",
-    "wandb",
-)
+BUILT_IN_TRACKERS = ("tensorboard", "wandb", "comet_ml", "aim", "mlflow", "clearml", "dvclive", "jsonl")
+"""Ours, in ``trainwright/trackers``; all but "jsonl" are the names of the packages they need."""
+FOREIGN_TRACKERS = ("azure_ml", "codecarbon", "dagshub", "flyte", "kubeflow", "neptune", "swanlab", "trackio")
 """Trackers that are served by transformers' callbacks, where transformers is installed."""
 
 METRIC_SCHEDULES = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
@@ -72,15 +59,25 @@ def _derive_evaluation(args: Any) -> None:
         args.greater_is_better = not args.metric_for_best_model.endswith("loss")
 
 
-def resolve_trackers(report_to: Any, logging_dir: str | None = None) -> list[str]:
-    """The list of trackers; empty for none."""
+def resolve_trackers(report_to: Any, logging_dir: str | None = None) -> list[Any]:
+    """The list of trackers, empty for none; classes and objects of one's own stay what they are."""
     # A log directory without a word about trackers has always meant TensorBoard; an explicit "none" wins.
     if isinstance(report_to, NotGiven):
         return [] if logging_dir is None else ["tensorboard"]
-    names = [report_to] if isinstance(report_to, str) else list(report_to or [])
+    if report_to is None:
+        return []
+    names = list(report_to) if isinstance(report_to, (list, tuple, set)) else [report_to]
     if names == ["all"]:
-        return ["tensorboard"] if importlib.util.find_spec("tensorboard") else []
+        # metrics.jsonl has all that "jsonl" would write.
+        return [name for name in BUILT_IN_TRACKERS if name != "jsonl" and _is_installed(name)]
+    names = ["comet_ml" if isinstance(name, str) and name == "comet" else name for name in names]
     return [] if names == ["none"] else names
+
+
+def _is_installed(package: str) -> bool:
+    """A folder of that name (wandb leaves one behind) is found too, but has no code of its own."""
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
 
 
 def _derive_accumulation(args: Any) -> None:

@@ -16,6 +16,14 @@ def help_for(name: str) -> str:
     return _texts().get(name, "")
 
 
+def field_texts(kind: type) -> dict[str, str]:
+    """The text under each field of a dataclass."""
+    found: dict[str, str] = {}
+    for node in ast.parse(inspect.getsource(kind)).body:
+        found.update(_field_texts(getattr(node, "body", [])))
+    return found
+
+
 @cache
 def _texts() -> dict[str, str]:
     """Read lazily: sources are parsed only when somebody asks for help."""
@@ -23,8 +31,7 @@ def _texts() -> dict[str, str]:
     # Seq2Seq's fields sit in a module that imports this one, so it is looked up instead of imported.
     extra = getattr(sys.modules.get("trainwright.config.seq2seq"), "Seq2SeqTrainingArguments", None)
     for topic in (*TOPICS, *((extra,) if extra else ())):
-        for node in ast.parse(inspect.getsource(topic)).body:
-            found.update(_field_texts(getattr(node, "body", [])))
+        found.update(field_texts(topic))
     return found
 
 

@@ -30,7 +30,7 @@ def _all(status: Status, note: str, names: str) -> dict[str, Field]:
 
 _LATER = "strategies for several devices arrive in a later release; remove it to train on one device"
 _TRACKIO = 'only transformers\' Trackio callback reads it, with report_to="trackio"'
-TRACKIO = ("project", "trackio_space_id", "trackio_bucket_id", "trackio_static_space_id")
+TRACKIO = ("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id")
 _SCRIPT = "a flag for scripts, as in transformers; the Trainer does not read it"
 
 HF: dict[str, Field] = {
@@ -84,7 +84,8 @@ HF: dict[str, Field] = {
         "logging_strategy logging_steps logging_first_step logging_nan_inf_filter log_level disable_tqdm run_name "
         "include_num_input_tokens_seen skip_memory_metrics",
     ),
-    "report_to": Field("acts", '"tensorboard" and "jsonl" are built in; others go through transformers\' callbacks'),
+    "report_to": Field("acts", "eight trackers are built in; others go through transformers' callbacks"),
+    "project": Field("acts", "the project in trackers"),
     **_all("acts", "what other processes and machines log", "log_level_replica log_on_each_node"),
     **_all("no effect", _TRACKIO, " ".join(TRACKIO)),
     **_all(
@@ -122,7 +123,7 @@ HF: dict[str, Field] = {
 """The 112 arguments of transformers 5.22."""
 
 REMOVED: dict[str, Field] = {
-    "logging_dir": Field("acts", "where TensorBoard writes; also switches it on when report_to is not given"),
+    "logging_dir": Field("acts", "where trackers write; switches TensorBoard on when report_to is not given"),
     **{name: Field(rule.status, rule.advice) for name, rule in RULES.items()},
 }
 """Names dropped since transformers 4.57 and earlier."""
@@ -141,9 +142,13 @@ NATIVE: dict[str, Field] = {
     "micro_batch": Field("acts", "batches run in pieces of this many samples, or of as many as fit"),
     "backend": Field("acts", "one process, or those that torchrun starts; and the precision"),
     "max_tokens_per_batch": Field("acts", "batches by token budget"),
+    "set_grads_to_none": Field("acts", "gradients after a step: none, or zeros"),
+    **_all("acts", "trackers", "tracker_options tags"),
     "profile": Field("acts", "a profiler trace of the given steps in output_dir"),
     "engine": Field("acts", 'only "torch" so far'),
     **_all("acts", "when to save, evaluate and log", "checkpoint_every evaluate_every log_every save_best keep_every"),
+    "eval_on_end": Field("acts", "an evaluation after the last step"),
+    "rescue_on": Field("acts", "errors that save even where checkpoints are off"),
     **_all(
         "acts",
         "checkpoints, preemption and going on afterwards",

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from trainwright.config.fields import is_ours
+from trainwright.config.derive import BUILT_IN_TRACKERS
+from trainwright.config.fields import is_ours, ours
 from trainwright.config.hf_fields import FIELDS, REMOVED, TRACKIO
 from trainwright.config.removal import default_of
 from trainwright.config.warnings import warn
@@ -42,6 +43,9 @@ def _refuse_accelerator_options(config: Any) -> None:
 def warn_without_effect(args: Any) -> None:
     """One warning for all arguments that were set and change nothing."""
     idle = [f"`{name}` has no effect: {FIELDS[name].note}" for name in _set_without_effect(args)]
+    options = ours(args, "tracker_options") or ()
+    unused = [name for name in options if name in BUILT_IN_TRACKERS and name not in args.report_to]
+    idle += [f"`tracker_options` for {name} have no effect: it is not in report_to" for name in unused]
     if idle:
         warn("; ".join(idle) + ".")
 

@@ -13,6 +13,7 @@ from trainwright.config.fields.survival import FORMAT_VARIABLE
 from trainwright.config.intervals import TOPICS
 from trainwright.config.probe import probe_for
 from trainwright.config.profile import parse_profile
+from trainwright.config.registry import registered, split_reference, suggestion
 
 ENGINES = ("torch",)
 CHECKPOINT_FORMATS = ("trainwright", "hf")
@@ -160,11 +161,21 @@ def check_mappings(args: Any) -> None:
 
 
 def check_trackers(args: Any) -> None:
-    """Every tracker named must be one we can write to."""
+    """Every tracker named must be one we can write to; options must be for one that is chosen."""
+    choices = (*BUILT_IN_TRACKERS, *FOREIGN_TRACKERS, *registered("tracker"))
     for name in args.report_to:
-        choices = (*BUILT_IN_TRACKERS, *FOREIGN_TRACKERS)
-        known = ", ".join(repr(word) for word in ("none", "all", *choices))
-        _refuse(name not in choices, f"report_to={name!r} is not known; choose from {known}.")
+        if isinstance(name, str) and split_reference(name) is None:
+            known = ", ".join(repr(word) for word in ("none", "all", *choices, "my_file.py:MyTracker"))
+            _refuse(name not in choices, f"report_to={name!r} is not known; choose from {known}.")
+    options = ours(args, "tracker_options")
+    _refuse(
+        options is not None and not (isinstance(options, dict) and all(isinstance(o, dict) for o in options.values())),
+        'tracker_options must be a dict of dicts, or JSON text of one, like {"wandb": {"entity": "us"}}.',
+    )
+    own = [str(getattr(t, "__name__", t if isinstance(t, str) else type(t).__name__)) for t in args.report_to]
+    known = {*choices, *(text.rpartition(":")[2] for text in own)}
+    for name in set(options or ()) - known:
+        _refuse(True, f"tracker_options has {name!r}{suggestion(name, known)}, which is no tracker in report_to.")
 
 
 def check_debug(args: Any) -> None:
@@ -217,6 +228,8 @@ def check_survival(args: Any) -> None:
     _refuse(hours is not None and hours <= 0, f"max_hours={hours} must be positive; leave it out for no limit.")
     _refuse(seconds is not None and seconds < 0, f"watchdog_seconds={seconds} must not be negative; 0 switches it off.")
     _refuse(not 0 <= code <= 255, f"preempted_exit_code={code} must lie in [0, 255], the exit codes there are.")
+    unknown = set(ours(args, "rescue_on") or ()) - {"interrupt", "out_of_memory", "error"}
+    _refuse(unknown, f"rescue_on has {sorted(unknown)}; choose from 'interrupt', 'out_of_memory' and 'error'.")
     _refuse(
         ours(args, "watchdog_exit") and not seconds,
         "watchdog_exit=True needs the watchdog: give watchdog_seconds a positive number.",

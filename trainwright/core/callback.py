@@ -76,6 +76,8 @@ class TrainerCallback:
 
     #: Trackers set this: they hear an event after everyone else, so that they see what others changed in ``logs``.
     listens_last = False
+    #: Several of one class are meant, each with settings of its own.
+    may_repeat = False
 
     def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
@@ -136,7 +138,8 @@ class CallbackHandler:
     def add_callback(self, callback: Any) -> None:
         """Add an instance, or an instance of a class given."""
         added = callback() if isinstance(callback, type) else callback
-        if any(type(existing) is type(added) for existing in self.callbacks):
+        may_repeat = getattr(added, "may_repeat", False)
+        if not may_repeat and any(type(existing) is type(added) for existing in self.callbacks):
             logger.warning("There are now two callbacks of class %s; both will be called.", type(added).__name__)
         self.callbacks.append(added)
         self.callbacks.sort(key=lambda c: bool(getattr(c, "listens_last", False)))
@@ -167,12 +170,12 @@ class CallbackHandler:
             self._listeners[event] = found
         return found
 
-    def training_failed(self) -> None:
-        """Tell callbacks that hold something open (a bar, a tracker's run) that training ended with an error."""
+    def training_failed(self, error: BaseException | None = None) -> None:
+        """Tell callbacks that hold something open (a bar, a tracker's run) that training ended with ``error``."""
         for callback in self.callbacks:
             notify = getattr(callback, "on_train_failed", None)
             if callable(notify):
-                notify()
+                notify(error)
 
     def call_event(
         self, event: str, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -91,6 +91,11 @@ class StopRequests:
                 raise KeyboardInterrupt
 
     @property
+    def is_pressed(self) -> bool:
+        """Whether Ctrl-C was pressed so often that nothing may be waited for."""
+        return self._interrupts >= _IMPATIENT
+
+    @property
     def asked(self) -> bool:
         """Whether a stop is wanted."""
         return self._received is not None or self._time_is_up()

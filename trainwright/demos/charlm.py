@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import time
 from typing import Any
 
@@ -15,35 +14,12 @@ from torch.nn import functional as F
 from trainwright import EvalPrediction, Trainer, TrainingArguments
 from trainwright.callbacks.wording import duration, plural
 from trainwright.demos.common import DemoOptions, DemoRun, closing_block, curves_hint, settle, trackers
+from trainwright.experiment.builtin_data import ALPHABET, documentation, encode
 
 DEFAULTS = DemoRun(demo="lm", epochs=4, batch_size=32, seed=42)
 _LENGTH = 64
 _CHARACTERS = 220_000
-#: Printable ASCII and the line break; every other character becomes a space.
-_ALPHABET = "\n" + "".join(chr(code) for code in range(32, 127))
 _PROMPT = "The "
-
-
-def documentation() -> str:
-    """English prose that comes with Python: the help topics, or docstrings where a distribution leaves those out."""
-    try:
-        from pydoc_data.topics import topics
-    except ImportError:
-        import argparse
-        import inspect
-        import logging
-        import subprocess
-
-        return "\n".join(inspect.getsource(module) for module in (argparse, inspect, logging, subprocess))
-    text = "\n".join(topics[name] for name in sorted(topics))
-    # Indentation and underlines would be the easiest part to learn, and the dullest to read.
-    return re.sub(r"[*=-]{4,}|(?<=\s)\s+", "", text)
-
-
-def encode(text: str) -> Tensor:
-    """Character numbers."""
-    table = {character: index for index, character in enumerate(_ALPHABET)}
-    return torch.tensor([table.get(character, table[" "]) for character in text])
 
 
 def load_data() -> tuple[list[dict[str, Tensor]], list[dict[str, Tensor]]]:
@@ -61,9 +37,9 @@ class CharacterModel(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         width = 160
-        self.embedding = nn.Embedding(len(_ALPHABET), 64)
+        self.embedding = nn.Embedding(len(ALPHABET), 64)
         self.memory = nn.GRU(64, width, batch_first=True)
-        self.head = nn.Linear(width, len(_ALPHABET))
+        self.head = nn.Linear(width, len(ALPHABET))
 
     def forward(self, text: Tensor) -> Tensor:
         return self.head(self.memory(self.embedding(text))[0])
@@ -81,7 +57,7 @@ class CharacterModel(nn.Module):
             hidden, state = self.memory(self.embedding(given), state)
             chances = torch.softmax(self.head(hidden[0, -1]).float().cpu() / temperature, dim=-1)
             chosen = torch.multinomial(chances, 1, generator=generator)
-            written += _ALPHABET[int(chosen)]
+            written += ALPHABET[int(chosen)]
             given = chosen.unsqueeze(0).to(device)
         return written
 
@@ -149,7 +125,7 @@ def _conclude(options: DemoOptions, run: DemoRun, metrics: dict[str, float], too
     closing_block(
         "Character language model",
         [
-            ("perplexity", f"{metrics['eval_perplexity']:.2f} on held-out text (guessing: {len(_ALPHABET)})"),
+            ("perplexity", f"{metrics['eval_perplexity']:.2f} on held-out text (guessing: {len(ALPHABET)})"),
             ("loss", f"{metrics['eval_loss']:.4f}"),
             ("time", duration(took)),
             ("model", f"{options.output / 'model.safetensors'} (the best of {plural(run.epochs, 'epoch')})"),

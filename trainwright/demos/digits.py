@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from trainwright import EvalPrediction, Trainer, TrainingArguments
 from trainwright.callbacks.wording import duration, plural
 from trainwright.demos.common import DemoError, DemoOptions, DemoRun, closing_block, curves_hint, settle, trackers
+from trainwright.experiment.builtin_data import digits
 
 DEFAULTS = DemoRun(demo="digits", epochs=10, batch_size=32, seed=42)
 _HELD_OUT = 360
@@ -44,12 +44,9 @@ class DigitNet(nn.Module):
 def load_data(seed: int) -> tuple[list[dict[str, Tensor]], list[dict[str, Tensor]]]:
     """Training and held-out rows, ``{"pixels": 1 x 8 x 8, "labels": digit}``."""
     try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise DemoError("The digits come with scikit-learn: pip install 'trainwright[demo]'") from error
-    bundle: Any = load_digits()
-    pixels = torch.tensor(bundle.images, dtype=torch.float32).unsqueeze(1) / 16
-    labels = torch.tensor(bundle.target, dtype=torch.long)
+        pixels, labels = digits()
+    except ValueError as error:
+        raise DemoError(str(error)) from error
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).tolist()
     rows = [{"pixels": pixels[i], "labels": labels[i]} for i in order]
     return rows[_HELD_OUT:], rows[:_HELD_OUT]

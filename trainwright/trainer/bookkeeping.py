@@ -12,7 +12,7 @@ from trainwright.checkpoint.directory import rotate
 from trainwright.config.fields import ours
 from trainwright.core.results import speed_metrics
 from trainwright.engines.torch.targets import base_model
-from trainwright.trainer.hub import HubMethods
+from trainwright.trainer.artifacts import ArtifactMethods
 from trainwright.trainer.planning import TrainingPlan, plan_training, total_train_batch_size
 from trainwright.trainer.search import Search
 from trainwright.trainer.signatures import overrides
@@ -20,7 +20,7 @@ from trainwright.trainer.signatures import overrides
 logger = logging.getLogger("trainwright")
 
 
-class BookkeepingMethods(HubMethods):
+class BookkeepingMethods(ArtifactMethods):
     """What a Trainer counts and says."""
 
     current_flos: float = 0

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from trainwright.callbacks.flow import DefaultFlowCallback
+from trainwright.callbacks.notebook import NotebookCallback, in_notebook
 from trainwright.callbacks.progress import PrinterCallback, ProgressCallback
 from trainwright.callbacks.run_directory import RunDirectoryCallback
 from trainwright.callbacks.tracking import TrackerCallback
@@ -26,7 +27,7 @@ from trainwright.data.loader import has_length
 from trainwright.engines.torch.backends import DistributedProcesses, SingleProcess
 from trainwright.engines.torch.step_callbacks import EmptyCacheCallback, ProfileCallback
 from trainwright.loop.evaluate import accepts_compute_result, is_streaming_metric
-from trainwright.trackers import build_trackers
+from trainwright.trackers import build_trackers, tracker_name
 from trainwright.trainer.signatures import is_users_own
 
 logger = logging.getLogger("trainwright")
@@ -46,7 +47,9 @@ def choose_processor(processing_class: Any, tokenizer: Any) -> Any:
 
 def choose_collator(processor: Any) -> Callable[[list[Any]], Any]:
     """Padding for a tokenizer or a feature extractor, plain stacking otherwise."""
-    pads = callable(getattr(processor, "pad", None)) and not hasattr(processor, "image_processor")
+    # Image processors pad too, but images.
+    is_for_images = any("ImageProcess" in cls.__name__ for cls in type(processor).__mro__)
+    pads = callable(getattr(processor, "pad", None)) and not hasattr(processor, "image_processor") and not is_for_images
     return DataCollatorWithPadding(processor) if pads else collate_any
 
 
@@ -183,14 +186,22 @@ def default_callbacks(args: Any, users: list[Any]) -> list[Any]:
     profile = ours(args, "profile")
     if profile is not None:
         callbacks.append(ProfileCallback(*parse_profile(profile)))
-    callbacks.append(PrinterCallback() if args.disable_tqdm else ProgressCallback())
+    callbacks.append(_display(args))
     if args.should_save:
         callbacks.append(RunDirectoryCallback())
-    trackers = build_trackers(args) if args.process_index == 0 else []
-    if trackers:
-        callbacks.append(TrackerCallback(trackers))
-    foreign = args.report_to if args.process_index == 0 else []
-    return callbacks + [foreign_tracker(name) for name in foreign if name in FOREIGN_TRACKERS]
+    if args.process_index == 0:
+        foreign = [spec for spec in args.report_to if isinstance(spec, str) and spec in FOREIGN_TRACKERS]
+        if trackers := build_trackers(args):
+            callbacks.append(TrackerCallback(trackers, [tracker_name(tracker) for tracker in trackers]))
+        callbacks += [foreign_tracker(name) for name in foreign]
+    return callbacks
+
+
+def _display(args: Any) -> Any:
+    """What shows the run: plain dicts, a page in a notebook, or header, bars and lines."""
+    if args.disable_tqdm:
+        return PrinterCallback()
+    return NotebookCallback() if in_notebook() else ProgressCallback()
 
 
 def foreign_tracker(name: str) -> Any:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from trainwright.data.batches import FixedBatches
 from trainwright.data.columns import forward_columns, use_columns
+from trainwright.data.curriculum import Curriculum, CurriculumOrder, joined
 from trainwright.data.loader import (
+    data_seed,
     eval_loader,
     eval_order,
     has_length,
@@ -36,6 +39,8 @@ class DataMethods(ModuleMethods):
             refuse_with_own_loader(self.args)
             return self.train_dataset
         size = self.args.train_batch_size
+        if isinstance(self.train_dataset, Curriculum):
+            return self._curriculum_loader(self.train_dataset, size)
         # Before columns are dropped: the length column is not the model's, but the sampler's.
         batches = None if is_iterable(self.train_dataset) else self._train_batches(size)
         dataset, collate = self._with_used_columns(self.train_dataset, "training")
@@ -53,6 +58,15 @@ class DataMethods(ModuleMethods):
         return train_batches(
             dataset, size, self.args, sampler=sampler, model_input_name=self._input_name(), pad_to_multiple_of=padding
         )
+
+    def _curriculum_loader(self, curriculum: Curriculum, size: int) -> Any:
+        """The whole training as one epoch over all datasets."""
+        stages = curriculum.stages(self.args.max_steps)
+        samples = size * self.args.gradient_accumulation_steps * self.args.world_size
+        order = CurriculumOrder(stages, samples, data_seed(self.args))
+        dataset, collate = self._with_used_columns(joined(stages), "training")
+        batches = FixedBatches(order, size)
+        return train_loader(dataset, batch_sampler=batches, batch_size=size, collate=collate, args=self.args)
 
     def _refuse_for_streams(self) -> None:
         """Options that need to know every sample beforehand."""

@@ -108,4 +108,7 @@ class Foundation:
                 logs.update(speed_metrics("train", start_time, num_tokens=tokens))
         self.state.log_history.append({**logs, "step": self.state.global_step})
         self.control.should_log = False
-        self._fire("on_log", logs=logs)
+        # Callbacks may add to a log, change it, and leave out what should not be shown; results lose nothing by that.
+        shown = dict(logs)
+        self._fire("on_log", logs=shown)
+        logs.update(shown)

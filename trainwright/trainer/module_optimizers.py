@@ -113,6 +113,8 @@ _DESCRIBING = (
 
 def note_unused_arguments(args: Any, module: Module) -> None:
     """Say that the module's own optimizers do not follow the arguments that describe one."""
+    if getattr(module, "follows_arguments", False):
+        return
     defaults = {field.name: field.default for field in dataclasses.fields(args)}
     given = [name for name in _DESCRIBING if name in defaults and getattr(args, name) != defaults[name]]
     if given:

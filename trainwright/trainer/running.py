@@ -22,6 +22,7 @@ from trainwright.core.run import Run, Unfinished
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.core.stops import StopRequests
 from trainwright.data.feed import TrainFeed, take
+from trainwright.engines.torch.memory import is_out_of_memory
 from trainwright.engines.torch.nonfinite import NonFiniteWatch
 from trainwright.engines.torch.randomness import random_state
 from trainwright.loop.fit import begin, end, run_epochs
@@ -62,6 +63,12 @@ class RunningMethods(FittingMethods):
                 end(run)
             except StopRequested as stop:
                 self._stop_early(run, stop)
+            except KeyboardInterrupt as error:
+                # Not by our handler, which waits for the step to end: raised by somebody's code, or signals are not
+                # handled. Whoever has pressed the keys three times does not want to wait for a save.
+                if not self._stops.is_pressed:
+                    self._rescue(run, error)
+                raise
             except Exception as error:
                 self._rescue(run, error)
                 raise
@@ -110,8 +117,9 @@ class RunningMethods(FittingMethods):
     def _stop_early(self, run: Run, stop: StopRequested) -> None:
         """Save, and raise what the caller should see."""
         random = self._random_of_all() if self._backend.world_size > 1 else None
-        saved = self._save_where_it_stands(run, random) if self._may_save_unasked() else None
-        if saved is None and not self._may_save_unasked() and self.args.should_save:
+        may_save = self._may_save_unasked("interrupt" if stop.by_keyboard else None)
+        saved = self._save_where_it_stands(run, random) if may_save else None
+        if saved is None and not may_save and self.args.should_save:
             logger.warning("save_strategy='no': nothing is saved before stopping.")
         where = f"{saved.name} holds everything" if saved is not None else "nothing was saved"
         self._events.record(
@@ -124,9 +132,9 @@ class RunningMethods(FittingMethods):
             raise KeyboardInterrupt
         raise Preempted(stop.reason, ours(self.args, "preempted_exit_code"), None if saved is None else str(saved))
 
-    def _rescue(self, run: Run, error: Exception) -> None:
+    def _rescue(self, run: Run, error: BaseException) -> None:
         """Save the last boundary before an error ends the run; whatever fails here must not hide the error."""
-        if not self._may_save_unasked() or self.state.global_step == self._first_step:
+        if not self._may_save_unasked(_kind_of(error)) or self.state.global_step == self._first_step:
             return
         try:
             saved = self._save_where_it_stands(run)
@@ -191,7 +199,8 @@ class RunningMethods(FittingMethods):
         self.control = TrainerControl()
         self._set_guards()
         self._micro, self._cut_is_known = self._new_micro_batching(), False
-        self.engine.boundary.keeps_random = self._may_save_unasked() or self._micro.automatic
+        may_save = self._may_save_unasked() or bool(ours(self.args, "rescue_on"))
+        self.engine.boundary.keeps_random = may_save or self._micro.automatic
         self._nonfinite = NonFiniteWatch(
             self._events, ours(self.args, "max_nonfinite_steps"), rewind=ours(self.args, "rewind_on_nonfinite")
         )
@@ -199,9 +208,7 @@ class RunningMethods(FittingMethods):
         self.callback_handler.pop_callback(LoaderDraws)
         unfinished = self._continue_from(checkpoint, plan) if checkpoint is not None else Unfinished()
         self.state.compute_steps(self.args, plan.max_steps)
-        self.callback_handler.references.update(
-            model=self.model, optimizer=self.optimizer, lr_scheduler=self.lr_scheduler, train_dataloader=loader
-        )
+        self._refer_to(loader)
         self._plan, self._first_step = plan, self.state.global_step
         self._start_time = time.time()
         self._tokens_at_start = self.state.num_input_tokens_seen
@@ -225,6 +232,16 @@ class RunningMethods(FittingMethods):
             micro=self._micro,
             cut=self.split_batch,
             redo=self._step_was_redone,
+        )
+
+    def _refer_to(self, loader: Any) -> None:
+        """What callbacks are given with every event of this run."""
+        self.callback_handler.references.update(
+            model=self.model,
+            optimizer=self.optimizer,
+            lr_scheduler=self.lr_scheduler,
+            train_dataloader=loader,
+            losses=self.engine.meter,
         )
 
     def _remembering_observer(self) -> Callable[[Any], None] | None:
@@ -355,3 +372,10 @@ class RunningMethods(FittingMethods):
         for group, (rate, initial) in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"], group["initial_lr"] = rate, initial
         self.engine.scheduler = scheduler
+
+
+def _kind_of(error: BaseException) -> str:
+    """What ``rescue_on`` calls it."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupt"
+    return "out_of_memory" if isinstance(error, Exception) and is_out_of_memory(error) else "error"

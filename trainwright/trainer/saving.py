@@ -171,9 +171,10 @@ class SavingMethods(EvaluationMethods):
 
     # ---- saving when something came in between
 
-    def _may_save_unasked(self) -> bool:
-        """Whether checkpoints are wanted at all."""
+    def _may_save_unasked(self, kind: str | None = None) -> bool:
+        """Whether checkpoints are wanted at all or, where something ends the run, for that ``kind`` of end."""
         wanted = bool(cadence(self.args, SAVE)) or self.args.save_strategy == "best" or self.args.enable_jit_checkpoint
+        wanted = wanted or kind in (ours(self.args, "rescue_on") or ())
         return wanted and self.args.should_save and not self.args.save_only_model
 
     def _random_of_all(self) -> RandomState:

@@ -2,7 +2,7 @@
 
 The class wires and delegates. What it is made of stands beside it, one topic a file: ``foundation`` (attributes,
 events, log), ``reporting``, ``data_methods``, ``optimization``, ``steps`` (one micro-batch), ``evaluation``,
-``saving``, ``hub``, ``bookkeeping``. The loop is in ``trainwright/loop/fit.py``.
+``saving``, ``hub``, ``artifacts``, ``bookkeeping``. The loop is in ``trainwright/loop/fit.py``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from trainwright.config import TrainingArguments, adopt_arguments, check_device
+from trainwright.config.fields import ours
 from trainwright.core.backend import Backend
 from trainwright.core.callback import CallbackHandler
 from trainwright.core.checkpointer import Checkpointer
@@ -170,6 +171,7 @@ class Trainer(RunningMethods):
             training_step=self._train_by_hand if by_hand else self._train_on,
             count_targets=self.count_targets,
             backend=self._backend,
+            set_grads_to_none=ours(self.args, "set_grads_to_none"),
         )
         self.accelerator = AcceleratorView(self.engine, self.args.gradient_accumulation_steps)
 
@@ -287,8 +289,8 @@ class Trainer(RunningMethods):
                 self._train_to_the_end(loader, plan, checkpoint, ignore_keys_for_eval)
                 if self._handing_over is not None:
                     self._hand_over_the_end()
-            except BaseException:
-                self.callback_handler.training_failed()
+            except BaseException as error:
+                self.callback_handler.training_failed(error)
                 self._memory.stop("train")
                 raise
             finally:

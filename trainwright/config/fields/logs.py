@@ -56,13 +56,14 @@ class LogFields:
 
     # HfArgumentParser takes the second member of a union as the type, so None comes first on purpose.
     report_to: None | str | list[str] = NOT_GIVEN  # noqa: RUF036
-    """Trackers to write to: "none", "all", "tensorboard", "jsonl", or a list of them."""
+    """Trackers to write to: "none", "all" (those installed), names like "tensorboard", "my_file.py:MyTracker", classes
+    or objects of one's own, or a list of these; see docs/trackers.md."""
 
     run_name: str | None = None
     """A name for the run in trackers."""
 
     project: str = "huggingface"
-    """Project name for Trackio."""
+    """Project (or experiment) of the run in trackers; left as it is, ours use "trainwright"."""
 
     trackio_space_id: str | None = None
     """Space for Trackio's live page."""

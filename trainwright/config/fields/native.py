@@ -1,6 +1,7 @@
 """Arguments transformers does not have."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from trainwright.config.backends import BACKENDS
 
@@ -13,11 +14,20 @@ class NativeFields:
     backend: str | None = field(default=None, metadata={"choices": BACKENDS})
     """How the run is spread and computed: "sp" (one process) or "ddp", with -amp, -bf16 or -fp16; by the launcher."""
 
+    set_grads_to_none: bool = True
+    """Forget gradients after each step; false fills them with zeros, which a few optimizers take otherwise."""
+
     max_tokens_per_batch: int | None = None
     """Build training batches up to this many tokens (padding included) instead of a fixed number of samples."""
 
     profile: str | None = None
     """Write a profiler trace of these steps into output_dir, for example "steps 5-10"."""
+
+    tracker_options: dict[str, Any] | str | None = None
+    """Options of trackers by name, for example {"wandb": {"entity": "us"}}; docs/trackers.md lists them."""
+
+    tags: list[str] | None = None
+    """Tags of the run in trackers."""
 
     engine: str = "torch"
     """Framework that does the computing."""

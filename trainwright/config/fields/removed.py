@@ -19,7 +19,7 @@ class RemovedFields:
 
     # Still acts, so it is an ordinary field and not a dropped name.
     logging_dir: str | None = None
-    """TensorBoard files go here; also switches TensorBoard on when report_to is not given."""
+    """Trackers write here, or to the server that this names; switches TensorBoard on when report_to is not given."""
 
     overwrite_output_dir: bool = removed()
     """Removed: an existing output_dir is never emptied."""

@@ -19,6 +19,9 @@ class SurvivalFields:
     evaluate_every: str | None = None
     """When to evaluate, written like checkpoint_every; replaces eval_strategy."""
 
+    eval_on_end: bool = True
+    """Where evaluations come every so many steps, evaluate after the last step too."""
+
     log_every: str | None = None
     """When to log, written like checkpoint_every; replaces logging_strategy."""
 
@@ -50,6 +53,9 @@ class SurvivalFields:
 
     preemption_deadline: float = 20.0
     """Seconds after a signal before the last finished step is saved even though the next is still running."""
+
+    rescue_on: list[str] | None = None
+    """What saves even where checkpoints are off, before it ends the run: "interrupt", "out_of_memory", "error"."""
 
     max_nonfinite_steps: int | None = 10
     """Stop after this many steps in a row whose loss or gradient was not finite; such steps never change the weights.

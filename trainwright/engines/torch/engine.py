@@ -39,8 +39,10 @@ class TorchEngine:
         training_step: Callable[[Any, Portion], Tensor | None],
         count_targets: Callable[[Any], Any],
         backend: Backend | None = None,
+        set_grads_to_none: bool = True,
     ) -> None:
         self.device = device
+        self._set_grads_to_none = set_grads_to_none
         self.precision = precision
         self.backend: Backend = backend or SingleProcess()
         self.is_alone = self.backend.world_size == 1
@@ -120,7 +122,7 @@ class TorchEngine:
         if self.max_grad_norm > 0:
             norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
         elif norm_wanted:
-            norm = nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+            norm = nn.utils.get_total_norm([dense_part(p.grad) for p in self.parameters if p.grad is not None])
         self._grad_norm = norm
         if self._scaler is not None:
             # Infinite gradients are the scaler's business: it looks for the largest scale that works.
@@ -191,7 +193,10 @@ class TorchEngine:
                 group["lr"] = rate
 
     def clear_gradients(self) -> None:
-        self.optimizer.zero_grad()
+        if self._set_grads_to_none:
+            self.optimizer.zero_grad()
+        else:
+            self.optimizer.zero_grad(set_to_none=False)
 
     def train_mode(self) -> None:
         self.model.train()
@@ -267,6 +272,11 @@ class TorchEngine:
 
     def release_memory(self) -> None:
         release_memory(self.device)
+
+
+def dense_part(gradient: Tensor) -> Tensor:
+    """The values of a gradient; a sparse one (of an embedding) has zeros besides."""
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 def _nothing() -> None:

@@ -76,6 +76,15 @@ class LossMeter:
             self.read()
         return self.total / self.total_steps if self.total_steps else math.nan
 
+    def sums(self) -> tuple[float, int]:
+        """The sum of all losses of the run so far and how many there are; waits for the device."""
+        if self._recent:
+            self._fold()
+        if self._sum is None or self._finite is None:
+            return self.total, self.total_steps
+        counted = int(self._finite) if self.skip_nonfinite else self._steps
+        return self.total + float(self._sum), self.total_steps + counted
+
     def state(self) -> Callable[[], dict[str, Any]]:
         """What a checkpoint keeps, as JSON; only the call of the answer waits for the device."""
         if self._recent:

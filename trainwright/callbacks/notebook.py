@@ -1,0 +1,181 @@
+"""What a person sees in a notebook: a table of the logs and a curve, drawn in place.
+
+Plain HTML and SVG: nothing has to be installed, no script runs, and a saved notebook shows the end of the training.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from trainwright.callbacks import wording
+from trainwright.callbacks.progress import ProgressCallback, harmless
+from trainwright.core.state import TrainerControl, TrainerState
+
+_WIDTH, _HEIGHT, _EDGE = 560, 160, 36
+_MOST_ROWS = 30
+_SPEED = ("_runtime", "_per_second", "_jit_compilation_time")
+#: Seconds between two drawings that only move the count of steps.
+_PAUSE = 0.5
+_COLOURS = {"loss": "#4477aa", "eval_loss": "#ee6677"}
+
+
+def in_notebook() -> bool:
+    """Whether this is the kernel of a notebook, which shows what ``display`` is given."""
+    if "ipykernel" not in sys.modules:
+        return False
+    from IPython.core.getipython import get_ipython
+
+    return getattr(get_ipython(), "kernel", None) is not None
+
+
+class NotebookCallback(ProgressCallback):
+    """Header, count of steps, a curve of the losses and a table of what was logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._screen: Any = None
+        self._rows: dict[int, dict[str, Any]] = {}
+        self._title, self._note, self._drawn = "", "", 0.0
+
+    @harmless
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        from IPython.display import HTML, display
+
+        self._began, self._first_step, self._summary = time.perf_counter(), state.global_step, {}
+        self._title = wording.header_line(args, state, kwargs.get("model"), kwargs.get("train_dataloader"))
+        self._rows, self._note = {}, ""
+        # What a resumed run logged before belongs to its curve.
+        for entry in state.log_history:
+            self._keep(int(entry.get("step", 0)), entry)
+        self._screen = display(HTML(self._page(state)), display_id=True)
+
+    @harmless
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        if time.monotonic() - self._drawn > _PAUSE:
+            self._draw(state)
+
+    @harmless
+    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        logs: Mapping[str, Any] = kwargs.get("logs") or {}
+        if "train_loss" in logs:
+            self._summary = dict(logs)
+        elif self._screen is None:
+            self._say(wording.log_line(logs, state, pace="", max_str_len=self.max_str_len))
+        else:
+            self._keep(state.global_step, logs)
+            self._draw(state)
+
+    @harmless
+    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._predicted += 1
+        if self._screen is not None and time.monotonic() - self._drawn > _PAUSE:
+            total = wording.length_of(kwargs.get("eval_dataloader"))
+            self._note = f"evaluating: batch {self._predicted}" + (f" of {total}" if total else "")
+            self._draw(state)
+
+    @harmless
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._predicted, self._note = 0, ""
+
+    @harmless
+    def on_predict(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._predicted, self._note = 0, ""
+
+    @harmless
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        took = time.perf_counter() - self._began
+        self._note = wording.closing_line(args, state, self._summary, self._first_step, took)
+        self._draw(state)
+        self._screen = None
+
+    def close(self, *, keep: bool = True) -> None:
+        """Leave the page as it is."""
+        self._screen = None
+
+    # ---- the page
+
+    def _keep(self, step: int, logs: Mapping[str, Any]) -> None:
+        shown = {
+            name: value
+            for name, value in logs.items()
+            if isinstance(value, (int, float)) and name not in ("step", "epoch") and not name.endswith(_SPEED)
+        }
+        if shown and "train_loss" not in logs:
+            self._rows.setdefault(step, {}).update(shown)
+
+    def _draw(self, state: TrainerState) -> None:
+        if self._screen is None:
+            return
+        from IPython.display import HTML
+
+        self._drawn = time.monotonic()
+        self._screen.update(HTML(self._page(state)))
+
+    def _page(self, state: TrainerState) -> str:
+        done = f"step {state.global_step} of {state.max_steps}"
+        share = state.global_step / state.max_steps if state.max_steps else 0.0
+        bar = (
+            f'<div style="background:#8884;height:6px;width:{_WIDTH}px">'
+            f'<div style="background:#4477aa;height:6px;width:{_WIDTH * min(1.0, share):.0f}px"></div></div>'
+        )
+        note = self._note or done
+        return f"<p>{html.escape(self._title)}</p>{bar}<p>{html.escape(note)}</p>{self._curve()}{self._table()}"
+
+    def _curve(self) -> str:
+        lines = {name: self._points(name) for name in _COLOURS}
+        values = [value for points in lines.values() for _, value in points]
+        steps = [step for points in lines.values() for step, _ in points]
+        if len(values) < 2:
+            return ""
+        low, high, last = min(values), max(values), max(1, *steps)
+        parts = [
+            _text(_EDGE - 4, _HEIGHT - 14, f"{low:.3g}", "end"),
+            _text(_EDGE - 4, 14, f"{high:.3g}", "end"),
+            _text(_WIDTH - 4, _HEIGHT - 2, f"step {last}", "end"),
+        ]
+        for number, (name, points) in enumerate(lines.items()):
+            if not points:
+                continue
+            places = " ".join(f"{_across(step, last):.1f},{_down(value, low, high):.1f}" for step, value in points)
+            colour = _COLOURS[name]
+            parts.append(f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="2"/>')
+            parts.append(_text(_EDGE + 8 + 90 * number, 12, name, "start", colour))
+        return f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img">{"".join(parts)}</svg>'
+
+    def _points(self, name: str) -> list[tuple[int, float]]:
+        found = [(step, row[name]) for step, row in sorted(self._rows.items()) if name in row]
+        return [(step, value) for step, value in found if math.isfinite(value)]
+
+    def _table(self) -> str:
+        rows = sorted(self._rows.items())[-_MOST_ROWS:]
+        names = list(dict.fromkeys(name for _, row in rows for name in row))
+        if not names:
+            return ""
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in ("step", *names))
+        body = "".join(
+            f"<tr><td>{step}</td>" + "".join(f"<td>{_number(row.get(name))}</td>" for name in names) + "</tr>"
+            for step, row in rows
+        )
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _number(value: Any) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _across(step: int, last: int) -> float:
+    return _EDGE + (_WIDTH - _EDGE - 4) * step / last
+
+
+def _down(value: float, low: float, high: float) -> float:
+    share = (value - low) / (high - low) if high > low else 0.5
+    return _HEIGHT - 16 - share * (_HEIGHT - 24)
+
+
+def _text(x: float, y: float, words: str, anchor: str, colour: str = "#888888") -> str:
+    return f'<text x="{x}" y="{y}" font-size="11" text-anchor="{anchor}" fill="{colour}">{html.escape(words)}</text>'

@@ -1,0 +1,220 @@
+"""Commands about experiments: train, resume, evaluate, predict, check, launch, ls, cp."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trainwright.cli.app import BAD_USAGE, FAILED, INTERRUPTED, app, program
+from trainwright.core.errors import Preempted
+
+#: Words that typer does not know are the experiment's: section.key=value, --section.key value.
+_OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+ExperimentFile = Annotated[Path, typer.Argument(help="An experiment.yaml.", exists=True, dir_okay=False)]
+Target = Annotated[Path, typer.Argument(help="The folder of a run, or the experiment.yaml it came from.", exists=True)]
+Trust = Annotated[bool, typer.Option("--trust", help="Let code run that the experiment names (my_file.py:Class).")]
+Import = Annotated[
+    list[Path] | None, typer.Option("--import", help="Run this file first; it may register models and data.")
+]
+Checkpoint = Annotated[
+    str | None, typer.Option(help="last, checkpoint-N or a path.", show_default="the finished model")
+]
+Data = Annotated[str | None, typer.Option(help="Rows to use.", show_default="data.test or data.eval")]
+
+
+@app.command(context_settings=_OVERRIDES)
+def train(
+    context: typer.Context,
+    experiment: ExperimentFile,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start anew; an earlier run in the same folder is set aside.")
+    ] = False,
+    trust: Trust = False,
+    imports: Import = None,
+) -> None:
+    """Train what an experiment describes; the same command again goes on where it stopped.
+
+    Anything in the file can be changed behind it: training.learning_rate=1e-4, or --training.learning_rate 1e-4.
+    """
+    with outcome(lambda: _rerun_command(sys.argv[1:])):
+        from trainwright.config.loading import load_experiment
+
+        _import_files(imports)
+        loaded = load_experiment(experiment, context.args, trust=trust)
+        _train(loaded, fresh=fresh)
+
+
+@app.command(context_settings=_OVERRIDES)
+def resume(
+    context: typer.Context,
+    run: Annotated[Path, typer.Argument(help="The folder of a run.", exists=True, file_okay=False)],
+    trust: Trust = False,
+    imports: Import = None,
+) -> None:
+    """Go on with a run where it stopped, from its folder alone."""
+    with outcome(lambda: _rerun_command(sys.argv[1:])):
+        from trainwright.experiment.stored import load_stored
+
+        _import_files(imports)
+        _train(load_stored(run, context.args, trust=trust), fresh=False)
+
+
+def _train(loaded: Any, *, fresh: bool) -> None:
+    from trainwright.config.backends import place_from_environment
+    from trainwright.experiment.running import SPEED
+    from trainwright.experiment.running import train as train_experiment
+
+    done = train_experiment(loaded, fresh=fresh, say=typer.echo)
+    if place_from_environment().rank != 0:
+        return
+    shown = {name: value for name, value in done.metrics.items() if name.startswith("eval_")}
+    for name, value in shown.items():
+        if not name.endswith(SPEED):
+            typer.echo(f"  {name:<24}{value:.6g}")
+    folder = shlex.quote(str(done.folder))
+    typer.echo(f"The model is in {done.folder}. Try: {shlex.join(program())} evaluate {folder}")
+
+
+@app.command(context_settings=_OVERRIDES)
+def evaluate(
+    context: typer.Context,
+    target: Target,
+    checkpoint: Checkpoint = None,
+    data: Data = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    trust: Trust = False,
+    imports: Import = None,
+) -> None:
+    """Metrics of a trained model, printed and written to eval_results.json in its folder."""
+    with outcome():
+        from trainwright.experiment.running import evaluate as evaluate_run
+
+        _import_files(imports)
+        metrics = evaluate_run(target, checkpoint=checkpoint, data=data, overrides=context.args, trust=trust)
+        if as_json:
+            typer.echo(json.dumps(metrics, indent=2))
+        else:
+            for name, value in metrics.items():
+                typer.echo(f"  {name:<28}{value:.6g}")
+
+
+@app.command(context_settings=_OVERRIDES)
+def predict(
+    context: typer.Context,
+    target: Target,
+    data: Data = None,
+    output: Annotated[
+        Path | None, typer.Option(help="File to write.", show_default="predictions.jsonl in the run's folder")
+    ] = None,
+    checkpoint: Checkpoint = None,
+    trust: Trust = False,
+    imports: Import = None,
+) -> None:
+    """Predictions of a trained model, one JSON object a row."""
+    with outcome():
+        from trainwright.experiment.running import predict as predict_run
+
+        _import_files(imports)
+        path, rows = predict_run(
+            target, checkpoint=checkpoint, data=data, output=output, overrides=context.args, trust=trust
+        )
+        typer.echo(f"{rows} predictions in {path}")
+
+
+@app.command(context_settings=_OVERRIDES)
+def check(context: typer.Context, experiment: ExperimentFile, trust: Trust = False, imports: Import = None) -> None:
+    """Try an experiment in seconds: one training step, one evaluation, one save, one load; nothing is kept."""
+    with outcome():
+        from trainwright.config.loading import load_experiment
+        from trainwright.experiment.checking import check as check_experiment
+
+        _import_files(imports)
+        report = check_experiment(load_experiment(experiment, context.args, trust=trust))
+        for name, text in report.lines:
+            typer.echo(f"  {name:<18}{text}")
+        typer.echo(f"Ready: {shlex.join([*program(), 'train', str(experiment), *context.args])}")
+
+
+@app.command(context_settings={**_OVERRIDES, "allow_interspersed_args": False})
+def launch(
+    context: typer.Context,
+    file: Annotated[
+        Path, typer.Argument(help="An experiment.yaml or a Python script; its own words follow.", exists=True)
+    ],
+    processes: Annotated[int, typer.Option("--nproc", "-N", min=1, help="Processes on this machine.")] = 1,
+    cpu: Annotated[bool, typer.Option("--cpu", help="Hide the GPUs.")] = False,
+) -> None:
+    """Run an experiment or a script in several processes (torchrun); the exit code is that of the processes."""
+    from trainwright.launch.torchrun import launch as run_command
+    from trainwright.launch.torchrun import torchrun_command
+
+    is_script = file.suffix == ".py"
+    script = [str(file), *context.args] if is_script else ["-m", "trainwright", "train", str(file), *context.args]
+    alone = [sys.executable, *script]
+    command = alone if processes == 1 else torchrun_command(script, processes=processes)
+    raise typer.Exit(run_command(command, environment={"CUDA_VISIBLE_DEVICES": ""} if cpu else None))
+
+
+@app.command("ls")
+def list_examples() -> None:
+    """List the experiments that come with trainwright."""
+    from trainwright.experiment.library import descriptions
+
+    for name, text in descriptions().items():
+        typer.echo(f"  {name:<22}{text}")
+    typer.echo(f"Hand one over with: {shlex.join(program())} cp NAME .")
+
+
+@app.command("cp")
+def copy_example(
+    name: Annotated[str, typer.Argument(help="One of those that ls lists.")],
+    target: Annotated[Path, typer.Argument(help="A folder, or the file to write.")],
+) -> None:
+    """Copy an experiment, what it needs beside it, and the schema by which editors complete keys."""
+    with outcome():
+        from trainwright.experiment.library import hand_over
+
+        for path in hand_over(name, target):
+            typer.echo(f"Wrote {path}")
+
+
+def _import_files(files: list[Path] | None) -> None:
+    from trainwright.config.registry import import_file
+
+    for file in files or []:
+        import_file(file, "--import")
+
+
+def _rerun_command(words: list[str]) -> str:
+    return shlex.join([*program(), *words])
+
+
+@contextmanager
+def outcome(go_on: Callable[[], str] | None = None) -> Iterator[None]:
+    """Turns what happened into an exit code: 2 for what the user can put right, 1 for failures, 130 for Ctrl-C."""
+    from trainwright.config.errors import ConfigError
+
+    try:
+        yield
+    except ConfigError as error:
+        typer.echo(f"Error: {error}", err=True)
+        raise typer.Exit(BAD_USAGE) from None
+    except KeyboardInterrupt:
+        typer.echo("Interrupted." + (f" Go on with: {go_on()}" if go_on else ""), err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except Preempted as stop:
+        typer.echo(f"{stop}" + (f" Go on with: {go_on()}" if go_on else ""), err=True)
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        typer.echo(f"Failed: {type(error).__name__}: {error}", err=True)
+        raise typer.Exit(FAILED) from None

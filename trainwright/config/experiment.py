@@ -1,0 +1,121 @@
+"""Experiment: everything about a run in one file. Each class is a section of it, each field a key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+Task = Literal[
+    "text-classification",
+    "causal-lm",
+    "seq2seq",
+    "image-classification",
+    "tabular-classification",
+    "tabular-regression",
+    "own",
+]
+
+TASKS: tuple[str, ...] = get_args(Task)
+
+
+@dataclass(kw_only=True)
+class ModelSection:
+    """What is trained."""
+
+    name: str
+    """A Hugging Face name or folder, a registered name (mlp, cnn, char-lm), or my_file.py:Class."""
+
+    task: Task | None = None
+    """What it learns; needed only where name and data leave it open."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of from_pretrained, or of the class."""
+
+    pretrained: bool = True
+    """False takes the architecture of a Hugging Face model and starts from new weights."""
+
+    tokenizer: str | None = None
+    """Name or folder of the tokenizer or image processor, where it is not the model's own."""
+
+    metrics: str | None = None
+    """my_file.py:compute_metrics, in place of the task's own metrics."""
+
+
+@dataclass(kw_only=True)
+class DataSection:
+    """What it learns from."""
+
+    train: str | None = None
+    """A CSV, JSONL, Parquet or text file (or a pattern of several), a folder, a Hugging Face dataset,
+    my_file.py:dataset, or built in: digits, characters."""
+
+    eval: str | None = None
+    """What it is judged by while it trains; the same kinds."""
+
+    test: str | None = None
+    """What evaluate and predict use if they are given nothing else."""
+
+    holdout: float | None = None
+    """Share of train that is kept for evaluation where eval is not given, for example 0.1."""
+
+    text: str | list[str] | None = None
+    """Column of the text, or two columns for pairs; found by usual names if left out."""
+
+    target: str | None = None
+    """Column of what is to be predicted."""
+
+    features: list[str] | None = None
+    """Tabular data: columns to predict from; by default all but the target."""
+
+    max_length: int | None = None
+    """Longest text, in tokens (causal-lm: length of a block)."""
+
+    image_size: int | None = None
+    """Side to which images are scaled where no image processor does it."""
+
+    train_split: str = "train"
+    """Which part of a Hugging Face dataset to train on; slices such as train[:10%] work."""
+
+    eval_split: str | None = None
+    """Which part to evaluate on; by default its validation or test part, if there is one."""
+
+    limit_train: int | None = None
+    """Use only so many rows, for a quick try."""
+
+    limit_eval: int | None = None
+    """The same for evaluation."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of datasets.load_dataset, or of the function that my_file.py:dataset names."""
+
+
+@dataclass(kw_only=True)
+class Experiment:
+    """The whole file."""
+
+    model: ModelSection
+    """What is trained."""
+
+    data: DataSection = field(default_factory=DataSection)
+    """What it learns from."""
+
+    name: str | None = None
+    """Name of the run; by default the file's. Results go to runs/<name> unless output_dir says otherwise."""
+
+    training: dict[str, Any] = field(default_factory=dict)
+    """TrainingArguments by name."""
+
+    checkpoint: dict[str, Any] = field(default_factory=dict)
+    """Those TrainingArguments that are about saving and going on."""
+
+    parallel: dict[str, Any] = field(default_factory=dict)
+    """Those TrainingArguments that are about several processes and devices."""
+
+    trackers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Where numbers go: names, or names with options."""
+
+    callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Callbacks: early_stopping, ema, monitor, registered names, my_file.py:Class; with options."""
+
+    recipe: str | dict[str, Any] | None = None
+    """A sparsification recipe."""

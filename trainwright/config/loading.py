@@ -1,0 +1,316 @@
+"""An experiment file and a command line -> :class:`Experiment`, or an error that says which line to change and how."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainwright.config.arguments import TrainingArguments
+from trainwright.config.errors import ConfigError
+from trainwright.config.experiment import DataSection, Experiment, ModelSection
+from trainwright.config.fields import AllFields
+from trainwright.config.fields.distributed import DistributedFields
+from trainwright.config.fields.saving import SavingFields
+from trainwright.config.fields.survival import SurvivalFields
+from trainwright.config.registry import split_reference, suggestion
+from trainwright.config.seq2seq import Seq2SeqTrainingArguments
+from trainwright.config.yaml12 import Document, Place, read_yaml, read_yaml_file
+
+COMMAND_LINE = "command line"
+#: What may be written as one word, and the key that it then stands for.
+_SHORT_FORMS = {"model": "name", "data": "train"}
+_SECTIONS: dict[str, type] = {"model": ModelSection, "data": DataSection}
+#: Sections whose keys are TrainingArguments.
+ARGUMENT_SECTIONS = ("training", "checkpoint", "parallel")
+#: Sections that list things by name, each perhaps with options.
+NAMED_SECTIONS = ("trackers", "callbacks")
+#: Options that let code from elsewhere run: as much a matter of trust as a file.
+_RUNS_CODE = ("trust_remote_code",)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An experiment, where each of its values came from, and the arguments that its sections make."""
+
+    experiment: Experiment
+    document: Document
+    #: Values that the command line gave.
+    from_command_line: frozenset[Place]
+    #: Whether the command line said that code the file names may run.
+    trusted: bool
+    #: The file's folder, from which its paths count.
+    folder: Path
+
+    def where(self, place: Place) -> str:
+        """Where a value was written."""
+        for length in range(len(place), 0, -1):
+            if place[:length] in self.from_command_line:
+                return COMMAND_LINE
+        return self.document.where(place)
+
+    def error(self, place: Place, problem: str) -> ConfigError:
+        return ConfigError(f"{self.where(place)}: {'.'.join(map(str, place))}: {problem}")
+
+    def is_allowed(self, place: Place) -> bool:
+        """Whether the user let the code that this value names run."""
+        return self.trusted or self.where(place) == COMMAND_LINE
+
+    def base_folder(self, place: Place) -> Path:
+        """What a relative path counts from: the file's folder, or where one is for the command line."""
+        return Path() if self.where(place) == COMMAND_LINE else self.folder
+
+
+def load_experiment(path: str | Path, overrides: Iterable[str] = (), *, trust: bool = False) -> Loaded:
+    """Read ``path``, put ``overrides`` (``training.learning_rate=1e-4``) over it, check every key and type."""
+    document = read_yaml_file(path)
+    return experiment_from(document, overrides, trust=trust, folder=Path(path).parent)
+
+
+def experiment_from(
+    document: Document, overrides: Iterable[str] = (), *, trust: bool = False, folder: Path = Path()
+) -> Loaded:
+    """The same, from what was read already."""
+    if not isinstance(document.data, dict):
+        raise ConfigError(f"{document.source}: an experiment has sections, such as model: and data:.")
+    if "trust" in document.data:
+        raise ConfigError(
+            f"{document.where(('trust',))}: trust belongs on the command line (--trust): "
+            "a file cannot vouch for itself."
+        )
+    data = with_long_forms(document.data)
+    given: set[Place] = set()
+    for place, value in parse_overrides(overrides):
+        if place == ("trust",):
+            trust = trust or value is True
+            continue
+        given.add(_put(data, place, value))
+    loaded = Loaded(_validated(data, document, frozenset(given)), document, frozenset(given), trust, folder)
+    _refuse_recipe(loaded)
+    _refuse_untrusted(loaded)
+    return loaded
+
+
+def with_long_forms(data: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy in which ``model: bert`` is ``model: {name: bert}``; deep enough that overrides change nothing else."""
+    found = {key: _copied(value) for key, value in data.items()}
+    for section, key in _SHORT_FORMS.items():
+        if isinstance(found.get(section), str):
+            found[section] = {key: found[section]}
+    return found
+
+
+def _copied(value: Any) -> Any:
+    return {key: _copied(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def parse_overrides(words: Iterable[str]) -> list[tuple[Place, Any]]:
+    """``a.b=c``, ``--a.b=c`` and ``--a.b c`` as (place, value); values are read as YAML.
+
+    >>> parse_overrides(["training.learning_rate=1e-4", "--data.train", "my data.csv", "--model.options={layers: 2}"])
+    [(('training', 'learning_rate'), 0.0001), (('data', 'train'), 'my data.csv'), (('model', 'options'), {'layers': 2})]
+    """
+    found: list[tuple[Place, Any]] = []
+    waiting = list(words)
+    while waiting:
+        word = waiting.pop(0)
+        name, equals, text = word.removeprefix("--").partition("=")
+        if not equals:
+            if not word.startswith("--") or not waiting:
+                raise ConfigError(f"{COMMAND_LINE}: {word!r}: write section.key=value, or --section.key value.")
+            text = waiting.pop(0)
+        place = tuple(name.split("."))
+        if not all(place):
+            raise ConfigError(f"{COMMAND_LINE}: {word!r}: write section.key=value.")
+        found.append((place, read_override(text)))
+    return found
+
+
+def read_override(text: str) -> Any:
+    """One value of a command line: a YAML value, and otherwise the text itself (``C:/a: b``, ``*.csv``)."""
+    try:
+        value = read_yaml(text, COMMAND_LINE).data
+    except ConfigError:
+        return text
+    # Only brackets make a mapping or list here.
+    return text if isinstance(value, (dict, list)) and text.lstrip()[:1] not in ("{", "[") else value
+
+
+def _put(data: dict[str, Any], place: Place, value: Any) -> Place:
+    """Set a value; returns where, which for a short form is one level deeper."""
+    if len(place) == 1 and place[0] in _SHORT_FORMS and isinstance(value, str):
+        place = (*place, _SHORT_FORMS[str(place[0])])
+    within: Any = data
+    for depth, key in enumerate(place[:-1]):
+        if within.get(key) is None:
+            within[key] = {}
+        elif isinstance(within[key], list) and all(isinstance(item, str) for item in within[key]):
+            # A list of names is a mapping of names to no options.
+            within[key] = dict.fromkeys(within[key])
+        within = within[key]
+        if not isinstance(within, dict):
+            shown = ".".join(map(str, place[: depth + 1]))
+            raise ConfigError(f"{COMMAND_LINE}: {shown} is {within!r}, which has no keys of its own.")
+    within[place[-1]] = value
+    return place
+
+
+def _validated(data: dict[str, Any], document: Document, given: frozenset[Place]) -> Experiment:
+    # pydantic checks types; it is imported only where a file is loaded.
+    from pydantic import TypeAdapter, ValidationError
+
+    partly = Loaded(Experiment(model=ModelSection(name="")), document, given, False, Path())
+    _refuse_unknown(partly, data, (), Experiment)
+    for section, kind in _SECTIONS.items():
+        if isinstance(data.get(section), dict):
+            _refuse_unknown(partly, data[section], (section,), kind)
+    for section in ARGUMENT_SECTIONS:
+        if isinstance(data.get(section), dict):
+            _refuse_unknown_arguments(partly, data[section], section)
+    for section in NAMED_SECTIONS:
+        if data.get(section) is not None:
+            data[section] = _with_options(partly, data[section], section)
+    # A section that is there and empty is one that says nothing.
+    said = {key: value for key, value in data.items() if value is not None or key == "model"}
+    try:
+        return TypeAdapter(Experiment).validate_python(said)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        place = _place_of(problem["loc"], data)
+        if problem["type"] == "missing":
+            raise ConfigError(
+                f"{partly.where(place[:-1])}: {'.'.join(map(str, place))} is missing"
+                + (": say what to train, for example model: mlp." if place[0] == "model" else ".")
+            ) from None
+        expected = problem["msg"].removeprefix("Input should be ")
+        raise partly.error(place, f"{problem['input']!r} should be {expected}.") from None
+
+
+def _place_of(loc: tuple[Any, ...], data: Any) -> Place:
+    """pydantic names the branches of a union too; only what is in the file counts."""
+    place: list[Any] = []
+    for part in loc:
+        if isinstance(data, dict) and (part in data or not place or len(place) < 2):
+            place.append(part)
+            data = data.get(part) if isinstance(data, dict) else None
+        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+            place.append(part)
+            data = data[part]
+    return tuple(place)
+
+
+def _refuse_unknown(loaded: Loaded, data: dict[str, Any], place: Place, kind: type) -> None:
+    known = [one.name for one in dataclasses.fields(kind)]
+    for key in data:
+        if key not in known:
+            hint = suggestion(key, known) or _elsewhere(key) or f"; there are {', '.join(known)}"
+            raise loaded.error((*place, key), f"there is no such key{hint}.")
+
+
+def _with_options(loaded: Loaded, listed: Any, section: str) -> dict[str, dict[str, Any]]:
+    """``[a, b: {c: 1}]`` and ``{a: , b: {c: 1}}`` alike as ``{a: {}, b: {c: 1}}``."""
+    found: dict[str, dict[str, Any]] = {}
+    for item in listed if isinstance(listed, list) else [listed]:
+        named = {item: None} if isinstance(item, str) else item
+        if not isinstance(named, dict):
+            raise loaded.error((section,), f"{item!r} should be a name, or a name with options.")
+        for name, options in named.items():
+            if options is not None and not isinstance(options, dict):
+                raise loaded.error((section, name), f"{options!r} should be options by name, such as {{key: value}}.")
+            if name in found:
+                raise loaded.error((section, name), "it is listed twice.")
+            found[name] = options or {}
+    return found
+
+
+def _elsewhere(key: str) -> str:
+    """Where a key belongs that stands in the wrong section."""
+    for section, kind in _SECTIONS.items():
+        if key in {one.name for one in dataclasses.fields(kind)}:
+            return f" (it belongs under {section}:)"
+    return " (it belongs under training:)" if key in argument_names() else ""
+
+
+def argument_names(section: str = "training") -> tuple[str, ...]:
+    """The keys that ``training:``, ``checkpoint:`` or ``parallel:`` takes."""
+    if section == "checkpoint":
+        return tuple(one.name for kind in (SavingFields, SurvivalFields) for one in dataclasses.fields(kind))
+    if section == "parallel":
+        return ("backend", "micro_batch", *(one.name for one in dataclasses.fields(DistributedFields)))
+    return tuple(one.name for one in dataclasses.fields(Seq2SeqTrainingArguments) if not one.name.startswith("_"))
+
+
+def _refuse_unknown_arguments(loaded: Loaded, data: dict[str, Any], section: str) -> None:
+    known = argument_names(section)
+    for key in data:
+        if key not in known:
+            elsewhere = " (it belongs under training:)" if key in argument_names() else suggestion(key, known)
+            raise loaded.error((section, key), f"there is no such argument{elsewhere}.")
+
+
+def _refuse_recipe(loaded: Loaded) -> None:
+    if loaded.experiment.recipe is not None:
+        raise loaded.error(("recipe",), "recipes come with a later release; remove it to train without one.")
+
+
+def _refuse_untrusted(loaded: Loaded) -> None:
+    """Code that only the file names does not run."""
+    for place, reference in code_references(loaded.experiment):
+        if not loaded.is_allowed(place):
+            raise loaded.error(
+                place,
+                f"{reference!r} would run code because a file says so. If you know that code, add --trust on the "
+                f"command line, or give it there: {'.'.join(map(str, place))}={reference}",
+            )
+
+
+def code_references(experiment: Experiment) -> list[tuple[Place, str]]:
+    """Every value that would make code run, and where it stands."""
+    model, data = experiment.model, experiment.data
+    candidates: list[tuple[Place, Any]] = [
+        (("model", "name"), model.name),
+        (("model", "metrics"), model.metrics),
+        *((("data", part), getattr(data, part)) for part in ("train", "eval", "test")),
+    ]
+    for section in NAMED_SECTIONS:
+        candidates += [((section, name), name) for name in getattr(experiment, section)]
+    for section in ARGUMENT_SECTIONS:
+        trackers = getattr(experiment, section).get("report_to")
+        names = trackers if isinstance(trackers, list) else [trackers]
+        candidates += [((section, "report_to"), name) for name in names]
+    found = [(place, value) for place, value in candidates if split_reference(value) is not None]
+    for section, options in (("model", model.options), ("data", data.options)):
+        found += [((section, "options", key), f"{key}") for key in _RUNS_CODE if options.get(key)]
+    return found
+
+
+def arguments_of(loaded: Loaded, kind: type[TrainingArguments] = TrainingArguments, **more: Any) -> TrainingArguments:
+    """The TrainingArguments that ``training:``, ``checkpoint:`` and ``parallel:`` make; ``more`` fills the rest."""
+    values: dict[str, Any] = {}
+    places: dict[str, Place] = {}
+    for section in ARGUMENT_SECTIONS:
+        for name, value in getattr(loaded.experiment, section).items():
+            if name in values:
+                raise loaded.error((section, name), f"it is set at {loaded.where(places[name])} too: keep one.")
+            values[name], places[name] = value, (section, name)
+    known = {one.name for one in dataclasses.fields(kind)}
+    for name in values:
+        if name not in known:
+            raise loaded.error(places[name], "it acts only with model.task: seq2seq.")
+    try:
+        return kind(**{**more, **values})
+    except ValueError as error:
+        place = next((places[name] for name in _words(str(error)) if name in places), None)
+        raise ConfigError(f"{loaded.where(place) if place else loaded.document.source}: {error}") from error
+
+
+def _words(text: str) -> list[str]:
+    """What may be names of arguments in a message, in order."""
+    return "".join(letter if letter.isalnum() or letter == "_" else " " for letter in text).split()
+
+
+def argument_fields() -> dict[str, Any]:
+    """Every argument's dataclass field, by name."""
+    return {one.name: one for one in dataclasses.fields(AllFields) if not one.name.startswith("_")}

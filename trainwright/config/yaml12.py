@@ -1,0 +1,210 @@
+"""YAML as YAML 1.2 reads it, with the line of every value, and with bounds on what a file may unfold to.
+
+PyYAML follows YAML 1.1: ``1e-4`` is text to it, ``2:4`` is 124 and ``no`` is false. Here ``1e-4`` is a number, ``2:4``
+and ``no`` are text, and nothing in a file makes an object: a tag that asks for one is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from trainwright.config.errors import ConfigError
+
+#: A path to a value: keys and positions from the root.
+Place = tuple[str | int, ...]
+
+LARGEST_FILE = 2_000_000
+DEEPEST = 32
+MOST_VALUES = 50_000
+
+_PREFIX = "tag:yaml.org,2002:"
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(
+    r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
+)
+_BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
+_NULL = re.compile(r"~|null|Null|NULL|")
+_MERGE = re.compile(r"<<")
+
+
+@dataclass(frozen=True)
+class Document:
+    """What a file says, and on which line it says it.
+
+    >>> document = read_yaml("a: 1e-4\\nb:\\n  c: 2:4\\n  d: [no, 0x10]", "x.yaml")
+    >>> document.data
+    {'a': 0.0001, 'b': {'c': '2:4', 'd': ['no', 16]}}
+    >>> document.where(("b", "d"))
+    'x.yaml:4'
+    """
+
+    data: Any
+    source: str
+    lines: dict[Place, int] = field(default_factory=dict)
+
+    def where(self, place: Place) -> str:
+        """``file:line`` of a value, or of the nearest thing around it that has a line."""
+        while place and place not in self.lines:
+            place = place[:-1]
+        return f"{self.source}:{self.lines[place]}" if place in self.lines else self.source
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes; the tags of plain scalars are YAML 1.2's."""
+
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012 - filled below, once
+
+
+for _name, _pattern in (("bool", _BOOL), ("int", _INT), ("float", _FLOAT), ("null", _NULL), ("merge", _MERGE)):
+    _Loader.add_implicit_resolver(_PREFIX + _name, re.compile(f"^(?:{_pattern.pattern})$"), None)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes text that YAML 1.1 or 1.2 would take for something else."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - filled once
+        first: [*yaml.SafeDumper.yaml_implicit_resolvers.get(first, []), *_Loader.yaml_implicit_resolvers[None]]
+        for first in [*yaml.SafeDumper.yaml_implicit_resolvers, None]
+    }
+
+
+def write_yaml(data: Any) -> str:
+    """``data`` as text that :func:`read_yaml` reads as it was, and other readers of YAML too.
+
+    >>> write_yaml({"a": "1e-4", "b": 1e-4, "c": "no"}).splitlines()
+    ["a: '1e-4'", 'b: 0.0001', "c: 'no'"]
+    """
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def read_yaml_file(path: str | Path) -> Document:
+    """The document in ``path``; JSON is YAML too."""
+    path = Path(path)
+    try:
+        if path.stat().st_size > LARGEST_FILE:
+            raise ConfigError(f"{path} is larger than {LARGEST_FILE // 1_000_000} MB: this is no configuration.")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not text in UTF-8.") from None
+    return read_yaml(text, str(path))
+
+
+def read_yaml(text: str, source: str = "text") -> Document:
+    """The one document in ``text``."""
+    try:
+        _refuse_depth(text, source)
+        node = yaml.compose(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        line = "" if error.problem_mark is None else f":{error.problem_mark.line + 1}"
+        raise ConfigError(f"{source}{line}: {error.problem or error}.") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source}: {error}.") from None
+    reader = _Reader(source)
+    data = None if node is None else reader.value(node, ())
+    return Document(data, source, reader.lines)
+
+
+def _refuse_depth(text: str, source: str) -> None:
+    """Before anything is built: composing goes down by recursion."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        if isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
+            depth += 1
+            if depth > DEEPEST:
+                mark: Any = event.start_mark
+                raise ConfigError(f"{source}:{mark.line + 1}: more than {DEEPEST} levels inside each other.")
+        elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+            depth -= 1
+
+
+def _whole_characters(text: str) -> str:
+    """JSON writes a character beyond the first 65,536 as two halves, which belong together."""
+    if not any("\ud800" <= character <= "\udfff" for character in text):
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+class _Reader:
+    """Nodes to plain values."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.lines: dict[Place, int] = {}
+        self._count = 0
+        self._open: list[Any] = []
+
+    def value(self, node: Any, place: Place) -> Any:
+        self._count += 1
+        if self._count > MOST_VALUES:
+            raise self._error(node, f"aliases unfold to more than {MOST_VALUES} values")
+        if any(node is other for other in self._open):
+            raise self._error(node, "an alias stands inside what it stands for")
+        self.lines.setdefault(place, node.start_mark.line + 1)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node)
+        self._open.append(node)
+        try:
+            return self._mapping(node, place) if isinstance(node, yaml.MappingNode) else self._sequence(node, place)
+        finally:
+            self._open.pop()
+
+    def _sequence(self, node: Any, place: Place) -> list[Any]:
+        self._expect_tag(node, "seq")
+        return [self.value(item, (*place, index)) for index, item in enumerate(node.value)]
+
+    def _mapping(self, node: Any, place: Place) -> dict[str, Any]:
+        self._expect_tag(node, "map")
+        found: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if key_node.tag == f"{_PREFIX}merge":
+                for mapping in self._merged(value_node, place):
+                    merged = {**mapping, **merged}
+                continue
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise self._error(key_node, "a key must be one word")
+            key = _whole_characters(key_node.value)
+            if key in found:
+                raise self._error(key_node, f"{key!r} is there twice, first on line {self.lines[(*place, key)]}")
+            self.lines[(*place, key)] = key_node.start_mark.line + 1
+            found[key] = self.value(value_node, (*place, key))
+        return {**merged, **found}
+
+    def _merged(self, node: Any, place: Place) -> Iterator[dict[str, Any]]:
+        nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        for item in nodes:
+            if not isinstance(item, yaml.MappingNode):
+                raise self._error(item, "<< merges mappings only")
+            yield self.value(item, place)
+
+    def _scalar(self, node: Any) -> Any:
+        kind, text = node.tag.removeprefix(_PREFIX), node.value
+        if kind == "str":
+            return _whole_characters(text)
+        if kind == "null":
+            return None
+        if kind == "bool" and _BOOL.fullmatch(text):
+            return text.lower() == "true"
+        if kind == "int" and _INT.fullmatch(text):
+            # A leading zero means nothing in YAML 1.2.
+            return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
+        if kind == "float" and _FLOAT.fullmatch(text):
+            return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+        raise self._error(
+            node, f"{node.tag.replace(_PREFIX, '!!')} {text!r} is not a plain value: write it without a tag"
+        )
+
+    def _expect_tag(self, node: Any, kind: str) -> None:
+        if node.tag != _PREFIX + kind:
+            raise self._error(node, f"the tag {node.tag.replace(_PREFIX, '!!')} is not allowed: plain values only")
+
+    def _error(self, node: Any, problem: str) -> ConfigError:
+        return ConfigError(f"{self.source}:{node.start_mark.line + 1}: {problem}.")

@@ -1,0 +1,232 @@
+"""An experiment -> a Trainer with its model and data."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainwright.callbacks.early_stopping import EarlyStoppingCallback
+from trainwright.callbacks.monitor import Monitor
+from trainwright.callbacks.progress import ProgressCallback
+from trainwright.callbacks.run_directory import RunDirectoryCallback
+from trainwright.config.arguments import TrainingArguments
+from trainwright.config.errors import ConfigError
+from trainwright.config.loading import Loaded, arguments_of
+from trainwright.config.registry import load_object, registered, split_reference, suggestion
+from trainwright.config.seq2seq import Seq2SeqTrainingArguments
+from trainwright.engines.torch.ema import EMACallback
+from trainwright.engines.torch.randomness import set_seed
+from trainwright.experiment.sources import BUILT_IN, eval_split, first, hold_out, load_rows, resolve
+from trainwright.experiment.tasks import task_kit, task_name
+from trainwright.experiment.tasks.base import Given, Prepared
+from trainwright.experiment.tasks.causal_lm import character_lines
+from trainwright.experiment.tasks.image_classification import digit_rows
+from trainwright.trackers import build_tracker
+from trainwright.trainer.seq2seq import Seq2SeqTrainer
+from trainwright.trainer.trainer import Trainer
+
+CALLBACKS: dict[str, Any] = {"early_stopping": EarlyStoppingCallback, "ema": EMACallback, "monitor": Monitor}
+#: Options that people write for the longer names of the classes.
+_SHORT_OPTIONS = {"early_stopping": {"patience": "early_stopping_patience", "threshold": "early_stopping_threshold"}}
+#: Share of the built-in data that is held out.
+_HOLDOUT = 0.2
+
+
+@dataclass
+class Built:
+    """A Trainer that is ready, and how its data and predictions are read."""
+
+    loaded: Loaded
+    task: str
+    args: TrainingArguments
+    prepared: Prepared
+    trainer: Trainer
+
+
+def arguments_for(loaded: Loaded, **more: Any) -> tuple[str, TrainingArguments]:
+    """The task, and the experiment's TrainingArguments with what suits the task where it says nothing."""
+    task = task_name(loaded)
+    kind = Seq2SeqTrainingArguments if task == "seq2seq" else TrainingArguments
+    settings = {**_usual(loaded), **task_kit(task).defaults(loaded), **more}
+    if not _evaluates(loaded):
+        for name in ("metric_for_best_model", "load_best_model_at_end"):
+            settings.pop(name, None)
+    return task, arguments_of(loaded, kind, **settings)
+
+
+def run_name(loaded: Loaded) -> str:
+    """What a run is called: by the experiment, or by its file."""
+    return loaded.experiment.name or Path(loaded.document.source).stem
+
+
+def run_folder(loaded: Loaded) -> Path:
+    """Where a run writes."""
+    for section in (loaded.experiment.training, loaded.experiment.checkpoint):
+        if section.get("output_dir") is not None:
+            return Path(str(section["output_dir"])).expanduser()
+    return Path("runs") / run_name(loaded)
+
+
+def _usual(loaded: Loaded) -> dict[str, Any]:
+    """What a run from a file does unless it is told otherwise: it logs, evaluates, saves and keeps two checkpoints."""
+    said = {name for section in (loaded.experiment.training, loaded.experiment.checkpoint) for name in section}
+    usual: dict[str, Any] = {"output_dir": str(run_folder(loaded)), "run_name": run_name(loaded)}
+    if not said & {"logging_strategy", "logging_steps", "log_every"}:
+        usual["log_every"] = "5%"
+    if not said & {"save_strategy", "save_steps", "checkpoint_every"}:
+        usual["checkpoint_every"] = "1 epoch or 10 minutes"
+    if not said & {"save_total_limit"}:
+        usual["save_total_limit"] = 2
+    if not said & {"eval_strategy", "evaluation_strategy", "eval_steps", "evaluate_every"} and _evaluates(loaded):
+        usual["evaluate_every"] = "1 epoch"
+    return usual
+
+
+def _evaluates(loaded: Loaded) -> bool:
+    data = loaded.experiment.data
+    return bool(data.eval or data.holdout or data.train in BUILT_IN or (data.train and eval_split(loaded)))
+
+
+def build(loaded: Loaded, *, facts: dict[str, Any] | None = None, **more: Any) -> Built:
+    """Everything that training needs; ``more`` are TrainingArguments that the experiment leaves open."""
+    if loaded.experiment.data.train is None:
+        raise ConfigError(f"{loaded.where(('data',))}: data.train is missing: what should it learn from?")
+    task, args = arguments_for(loaded, **more)
+    # Before the model is made: its first weights are part of what a seed gives.
+    set_seed(args.seed)
+    train, evaluation = training_rows(loaded, args)
+    prepared = _prepared(task, Given(loaded, train, facts), train, evaluation)
+    try:
+        trainer = _trainer(loaded, args, prepared, training=True)
+    except ConfigError:
+        raise
+    except ValueError as error:
+        # What a Trainer refuses before any work is a matter of its settings.
+        raise ConfigError(f"{loaded.document.source}: {error}") from error
+    return Built(loaded, task, args, prepared, trainer)
+
+
+def _prepared(task: str, given: Given, train: Any = None, evaluation: Any = None) -> Prepared:
+    try:
+        prepared = task_kit(task).prepare(given)
+        prepared.train = None if train is None else prepared.encode(train)
+        prepared.eval = None if evaluation is None else prepared.encode(evaluation)
+        return prepared
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise ConfigError(f"{given.loaded.where(('data',))}: {error}") from error
+
+
+def build_trained(loaded: Loaded, weights: Path, facts: dict[str, Any] | None) -> Built:
+    """A Trainer with the model of an earlier run, for evaluation and prediction; ``weights`` is its folder."""
+    task, training = arguments_for(loaded)
+    args = without_training(training)
+    set_seed(args.seed)
+    is_folder_of_hf = (weights / "config.json").is_file()
+    trained = str(weights) if is_folder_of_hf else None
+    train = None
+    if facts is None:
+        train, _ = training_rows(loaded, args)
+    prepared = _prepared(task, Given(loaded, train, facts, trained))
+    built = Built(loaded, task, args, prepared, _trainer(loaded, args, prepared, training=False))
+    # Its metrics.jsonl is the curve of the training.
+    built.trainer.remove_callback(RunDirectoryCallback)
+    if not sys.stdout.isatty():
+        # The result is what is asked for, perhaps by a program.
+        built.trainer.remove_callback(ProgressCallback)
+    if trained is None:
+        built.trainer._load_from_checkpoint(weights)
+    return built
+
+
+def without_training(args: TrainingArguments) -> TrainingArguments:
+    """``args`` for a Trainer that only looks: nothing is due while training, because there is none."""
+    off: dict[str, Any] = {"evaluate_every": None, "eval_strategy": "no", "save_strategy": "no"}
+    off |= {"save_best": False, "load_best_model_at_end": False, "resume": None, "rewind_on_nonfinite": False}
+    off |= {"checkpoint_every": None, "report_to": "none", "lr_scheduler_type": "linear"}
+    return dataclasses.replace(args, **off)
+
+
+def training_rows(loaded: Loaded, args: TrainingArguments) -> tuple[Any, Any]:
+    """(train, evaluation or None)."""
+    data = loaded.experiment.data
+    train = _rows(loaded, "train")
+    evaluation = None
+    if data.eval is not None:
+        evaluation = _rows(loaded, "eval")
+    elif data.holdout is not None or data.train in BUILT_IN:
+        share = data.holdout if data.holdout is not None else _HOLDOUT
+        if not 0 < share < 1:
+            raise loaded.error(("data", "holdout"), f"{share} should lie between 0 and 1.")
+        train, evaluation = hold_out(train, share, seed=0)
+    elif (split := eval_split(loaded)) is not None:
+        evaluation = load_rows(loaded, "train", split=split)
+    return first(train, data.limit_train), first(evaluation, data.limit_eval) if evaluation is not None else None
+
+
+def _rows(loaded: Loaded, part: str) -> Any:
+    name = getattr(loaded.experiment.data, part)
+    if name == "digits":
+        return digit_rows()
+    return character_lines() if name == "characters" else load_rows(loaded, part)
+
+
+def _trainer(loaded: Loaded, args: TrainingArguments, prepared: Prepared, *, training: bool) -> Trainer:
+    kind = Seq2SeqTrainer if isinstance(args, Seq2SeqTrainingArguments) else Trainer
+    metrics = prepared.metrics
+    if loaded.experiment.model.metrics is not None:
+        reference = resolve(loaded, ("model", "metrics"), loaded.experiment.model.metrics)
+        metrics = load_object(reference, "model.metrics")
+    if training and loaded.experiment.trackers:
+        args.report_to = [*_named_trackers(args), *_trackers(loaded)]
+    return kind(
+        model=prepared.model,
+        args=args,
+        data_collator=prepared.collator,
+        train_dataset=prepared.train,
+        eval_dataset=prepared.eval,
+        processing_class=prepared.processor,
+        compute_metrics=metrics,
+        preprocess_logits_for_metrics=prepared.preprocess_logits,
+        callbacks=_callbacks(loaded) if training else None,
+    )
+
+
+def _named_trackers(args: TrainingArguments) -> list[Any]:
+    named: Any = args.report_to
+    return list(named) if isinstance(named, list) else []
+
+
+def _trackers(loaded: Loaded) -> list[Any]:
+    found = []
+    for name, options in loaded.experiment.trackers.items():
+        place = ("trackers", name)
+        spec = resolve(loaded, place, name) if split_reference(name) else registered("tracker").get(name, name)
+        try:
+            found.append(build_tracker(spec, options))
+        except (ValueError, TypeError) as error:
+            raise loaded.error(place, str(error)) from error
+    return found
+
+
+def _callbacks(loaded: Loaded) -> list[Any]:
+    found = []
+    for name, options in loaded.experiment.callbacks.items():
+        place = ("callbacks", name)
+        known = {**CALLBACKS, **registered("callback")}
+        make: Any = known.get(name)
+        if make is None and split_reference(name) is None:
+            raise loaded.error(
+                place, f"there is no such callback{suggestion(name, known)}; there are {', '.join(known)}."
+            )
+        make = make or load_object(resolve(loaded, place, name), f"callbacks.{name}")
+        longer = _SHORT_OPTIONS.get(name, {})
+        try:
+            found.append(make(**{longer.get(key, key): value for key, value in options.items()}))
+        except (ValueError, TypeError) as error:
+            raise loaded.error(place, str(error)) from error
+    return found

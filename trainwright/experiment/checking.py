@@ -1,0 +1,185 @@
+"""``trainwright check``: one training step, one evaluation step, one save and one load, in a folder that goes away."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainwright.callbacks.progress import PrinterCallback
+from trainwright.checkpoint.directory import list_checkpoints
+from trainwright.config.intervals import EVALUATE, SAVE, cadence
+from trainwright.config.loading import Loaded
+from trainwright.engines.torch.targets import unwrap
+from trainwright.experiment.building import Built, build
+from trainwright.experiment.running import SPEED
+from trainwright.experiment.sources import first
+from trainwright.trainer.planning import plan_training
+from trainwright.trainer.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a check found, in lines of (name, text)."""
+
+    lines: list[tuple[str, str]]
+
+
+def check(loaded: Loaded) -> Report:
+    """Do everything that a run does once; whatever would fail in hours fails now."""
+    with tempfile.TemporaryDirectory(prefix="trainwright-check-") as folder:
+        built = build(_writing_to(loaded, folder))
+        lines = [("task", built.task), *(("data", note) for note in built.prepared.notes)]
+        lines += [*_data_lines(built), *_schedule_lines(built), *_tried(built, Path(folder) / "try")]
+    return Report(lines)
+
+
+def _writing_to(loaded: Loaded, folder: str) -> Loaded:
+    """The same experiment with another folder for its results, and no trackers."""
+    kept = {key: value for key, value in loaded.experiment.checkpoint.items() if key != "output_dir"}
+    training = {**loaded.experiment.training, "output_dir": folder, "report_to": "none"}
+    experiment = dataclasses.replace(loaded.experiment, training=training, checkpoint=kept, trackers={})
+    return dataclasses.replace(loaded, experiment=experiment)
+
+
+def _data_lines(built: Built) -> list[tuple[str, str]]:
+    train, evaluation = built.prepared.train, built.prepared.eval
+    sizes = [f"{_length(train)} to train on"]
+    if evaluation is not None:
+        sizes.append(f"{_length(evaluation)} to evaluate on")
+    lines = [("samples", ", ".join(sizes))]
+    lines.append(("columns dropped", ", ".join(built.prepared.dropped) or "none"))
+    return lines
+
+
+def _length(rows: Any) -> str:
+    return f"{len(rows):,}" if hasattr(rows, "__len__") else "unknown number"
+
+
+def _schedule_lines(built: Built) -> list[tuple[str, str]]:
+    trainer, args = built.trainer, built.args
+    plan = plan_training(trainer, trainer.get_train_dataloader())
+    trainer.create_optimizer_and_scheduler(plan.max_steps)
+    rates = _rates(trainer.lr_scheduler, plan.max_steps)
+    # A run starts with an optimizer of its own.
+    trainer.optimizer = trainer.lr_scheduler = None
+    return [
+        ("steps", f"{plan.max_steps:,} in {args.num_train_epochs if args.max_steps <= 0 else plan.epochs} epochs"),
+        ("learning rate", f"{args.lr_scheduler_type}: {rates}" if rates else str(args.lr_scheduler_type)),
+        ("evaluates", str(cadence(args, EVALUATE))),
+        ("saves", f"{cadence(args, SAVE)}, keeps {args.save_total_limit or 'all'}"),
+    ]
+
+
+def _rates(scheduler: Any, steps: int) -> str:
+    """The learning rate at a few points of the run, where the schedule is a function of the step."""
+    factor = getattr(scheduler, "factor", None)
+    if not callable(factor):
+        return ""
+    base = scheduler.base_lrs[0]
+    points = [0, math.ceil(steps * 0.1), steps // 2, max(0, steps - 1)]
+    return ", ".join(f"{base * factor(point):.2g} at step {point}" for point in dict.fromkeys(points))
+
+
+def _tried(built: Built, folder: Path) -> list[tuple[str, str]]:
+    args = _one_step(built.args, folder)
+    peak = _Peak(args)
+    trainer = _copy_of(built, args)
+    trainer.train()
+    lines = [("training step", f"done, loss {_loss(trainer):.4g}")]
+    if built.prepared.eval is not None:
+        metrics = trainer.evaluate()
+        names = [name for name in metrics if name.startswith("eval_") and not name.endswith(SPEED)]
+        lines.append(("metrics", ", ".join(sorted(names))))
+    (checkpoint,) = list_checkpoints(folder)
+    size = sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
+    before = {name: value.clone() for name, value in unwrap(trainer.model).state_dict().items()}
+    trainer.train(resume_from_checkpoint=str(checkpoint))
+    after = unwrap(trainer.model).state_dict()
+    same = all(torch.equal(value, after[name]) for name, value in before.items())
+    lines.append(("save and load", "the weights came back as they were" if same else "the weights CHANGED"))
+    kept = built.args.save_total_limit
+    disk = f"{_size(size)} a checkpoint" + (f", {_size(size * (kept + 1))} in all at most" if kept else "")
+    lines.append(("disk", disk))
+    lines.append(("memory", f"{_weights_and_more(trainer)}; {peak.text()}"))
+    return lines
+
+
+def _one_step(args: Any, folder: Path) -> Any:
+    off = {"evaluate_every": None, "eval_strategy": "no", "checkpoint_every": None, "log_every": None}
+    off |= {"load_best_model_at_end": False, "save_best": False, "resume": None, "rewind_on_nonfinite": False}
+    off |= {"logging_strategy": "steps", "logging_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    off |= {
+        "report_to": "none",
+        "disable_tqdm": True,
+        "push_to_hub": False,
+        "save_only_model": False,
+        "log_level": "warning",
+    }
+    kind = {"lr_scheduler_type": "linear"} if str(args.lr_scheduler_type) in ("reduce_lr_on_plateau", "greedy") else {}
+    return dataclasses.replace(args, output_dir=str(folder), max_steps=1, **off, **kind)
+
+
+def _copy_of(built: Built, args: Any) -> Trainer:
+    source = built.trainer
+    rows = built.prepared.eval
+    few = None if rows is None else first(rows, args.per_device_eval_batch_size) if hasattr(rows, "__len__") else rows
+    trainer = type(source)(
+        model=built.prepared.model,
+        args=args,
+        data_collator=source.data_collator,
+        train_dataset=built.prepared.train,
+        eval_dataset=few,
+        processing_class=source.processing_class,
+        compute_metrics=source.compute_metrics,
+        preprocess_logits_for_metrics=source.preprocess_logits_for_metrics,
+    )
+    # The report says what there is to say.
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+def _loss(trainer: Trainer) -> float:
+    return next((entry["loss"] for entry in trainer.state.log_history if "loss" in entry), math.nan)
+
+
+def _weights_and_more(trainer: Trainer) -> str:
+    parameters = list(unwrap(trainer.model).parameters())
+    weights = sum(p.numel() * p.element_size() for p in parameters)
+    gradients = sum(p.numel() * p.element_size() for p in parameters if p.requires_grad)
+    moments = sum(
+        value.numel() * value.element_size()
+        for state in trainer.optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, torch.Tensor)
+    )
+    count = sum(p.numel() for p in parameters)
+    return f"{count:,} parameters: {_size(weights)} weights, {_size(gradients)} gradients, {_size(moments)} optimizer"
+
+
+class _Peak:
+    """The most memory that the device needed; on a CPU only the weights can be told."""
+
+    def __init__(self, args: Any) -> None:
+        self._device = args.device
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+
+    def text(self) -> str:
+        if self._device.type != "cuda":
+            return "activations are not measured on the CPU"
+        total = torch.cuda.get_device_properties(self._device).total_memory
+        return f"{_size(torch.cuda.max_memory_allocated(self._device))} of {_size(total)} at the peak of a step"
+
+
+def _size(amount: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} TB"

@@ -1,0 +1,43 @@
+"""Experiments that come with the package: ``trainwright ls`` lists them, ``trainwright cp`` hands one over."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from trainwright.config.errors import ConfigError
+from trainwright.config.registry import suggestion
+
+_HOME = Path(__file__).parent
+SCHEMA = "experiment.schema.json"
+#: Files that an experiment needs beside it.
+_COMPANIONS = {"table": ["table.csv"], "own-module": ["own_module.py"]}
+
+
+def descriptions() -> dict[str, str]:
+    """The first comment of each, by name."""
+    found = {}
+    for path in sorted(_HOME.glob("*.yaml")):
+        comments = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# ")]
+        found[path.stem] = next(line for line in comments if "$schema" not in line).removeprefix("# ")
+    return found
+
+
+def hand_over(name: str, target: Path) -> list[Path]:
+    """Copy an experiment and its companions; never over a file that is there."""
+    known = list(descriptions())
+    if name.removesuffix(".yaml") not in known:
+        raise ConfigError(f"There is no experiment {name!r}{suggestion(name, known)}; there are {', '.join(known)}.")
+    name = name.removesuffix(".yaml")
+    folder, file = (target, f"{name}.yaml") if target.is_dir() or not target.suffix else (target.parent, target.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for source, copy in [(f"{name}.yaml", file), *((one, one) for one in (*_COMPANIONS.get(name, []), SCHEMA))]:
+        path = folder / copy
+        if path.exists():
+            if copy == SCHEMA:
+                continue
+            raise ConfigError(f"{path} is there already: it is not overwritten. Choose another place.")
+        shutil.copyfile(_HOME / source, path)
+        written.append(path)
+    return written

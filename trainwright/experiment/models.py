@@ -1,0 +1,115 @@
+"""Models by name: Hugging Face's, registered ones, ``my_file.py:Class``."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any
+
+from torch import nn
+
+import trainwright.experiment.networks  # noqa: F401 - registers its classes
+from trainwright.config.errors import ConfigError
+from trainwright.config.loading import Loaded
+from trainwright.config.registry import load_object, registered, split_reference
+from trainwright.experiment.sources import resolve
+
+_ARCHITECTURES = {
+    "ForSequenceClassification": "text-classification",
+    "ForCausalLM": "causal-lm",
+    "LMHeadModel": "causal-lm",
+    "ForConditionalGeneration": "seq2seq",
+    "ForImageClassification": "image-classification",
+}
+
+
+def is_local(loaded: Loaded) -> bool:
+    """Whether the model is a class that this process has, and not one of transformers by name."""
+    name = loaded.experiment.model.name
+    return name in registered("model") or split_reference(name) is not None
+
+
+def build_local(loaded: Loaded, **sizes: Any) -> nn.Module:
+    """A registered model or ``my_file.py:Class``, made with ``model.options`` and those ``sizes`` that it takes."""
+    section = loaded.experiment.model
+    known = registered("model")
+    make: Any = known.get(section.name)
+    if make is None:
+        make = load_object(resolve(loaded, ("model", "name"), section.name), "model.name")
+    if isinstance(make, nn.Module):
+        return make
+    try:
+        takes = inspect.signature(make).parameters
+        accepted = {name: value for name, value in sizes.items() if name in takes}
+        inspect.signature(make).bind(**{**accepted, **section.options})
+    except TypeError as error:
+        raise loaded.error(("model", "options"), f"{section.name} {error}; the data gives {_listed(sizes)}.") from None
+    model = make(**{**accepted, **section.options})
+    if not isinstance(model, nn.Module):
+        raise loaded.error(("model", "name"), f"{section.name} made {type(model).__name__}, which is no torch model.")
+    return model
+
+
+def _listed(sizes: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in sizes.items()) or "no sizes"
+
+
+def transformers_library(loaded: Loaded) -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        known = ", ".join(sorted(registered("model")))
+        raise ConfigError(
+            f"{loaded.where(('model', 'name'))}: {loaded.experiment.model.name!r} is none of {known}; models of "
+            "Hugging Face need the package transformers: pip install 'trainwright[hf]'"
+        ) from error
+    if not sys.stderr.isatty():
+        # A bar never ends up in a log file.
+        transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+def build_pretrained(loaded: Loaded, auto_class: str, trained: str | None = None, **settings: Any) -> nn.Module:
+    """A model of transformers; ``settings`` are what the task knows (number of classes, their names)."""
+    section = loaded.experiment.model
+    library = transformers_library(loaded)
+    auto = getattr(library, auto_class)
+    name = trained or resolve(loaded, ("model", "name"), section.name)
+    options = {**settings, **section.options}
+    try:
+        if section.pretrained or trained:
+            # Never a pickle that runs: transformers reads .bin files with weights_only.
+            return auto.from_pretrained(name, **options)
+        return auto.from_config(library.AutoConfig.from_pretrained(name, **options))
+    except (OSError, ValueError, TypeError) as error:
+        raise loaded.error(("model", "name"), _first_line(error)) from error
+
+
+def processor_of(loaded: Loaded, auto_class: str, trained: str | None = None) -> Any:
+    """Tokenizer or image processor: the one named, else the model's own."""
+    section = loaded.experiment.model
+    key = "tokenizer" if section.tokenizer else "name"
+    name = trained or resolve(loaded, ("model", key), section.tokenizer or section.name)
+    remote = {key: value for key, value in section.options.items() if key == "trust_remote_code"}
+    try:
+        return getattr(transformers_library(loaded), auto_class).from_pretrained(name, **remote)
+    except (OSError, ValueError) as error:
+        raise loaded.error(("model", key), _first_line(error)) from error
+
+
+def task_of_pretrained(loaded: Loaded) -> str | None:
+    """The task that a model's configuration says it was made for."""
+    name = resolve(loaded, ("model", "name"), loaded.experiment.model.name)
+    try:
+        config = transformers_library(loaded).AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise loaded.error(("model", "name"), _first_line(error)) from error
+    for architecture in config.architectures or []:
+        for ending, task in _ARCHITECTURES.items():
+            if architecture.endswith(ending):
+                return task
+    return None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,211 @@
+"""What ``trainwright train``, ``evaluate`` and ``predict`` do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainwright.checkpoint.directory import list_checkpoints, newest_good
+from trainwright.config.backends import place_from_environment
+from trainwright.config.errors import ConfigError
+from trainwright.config.loading import Loaded, load_experiment
+from trainwright.config.secrets import redacted_values
+from trainwright.core.errors import MissingMetricError
+from trainwright.experiment.building import Built, build, build_trained, run_folder, training_rows
+from trainwright.experiment.sources import load_rows
+from trainwright.experiment.stored import (
+    EXPERIMENT,
+    differences,
+    load_stored,
+    resolved,
+    store,
+    stored_document,
+    stored_facts,
+)
+
+Say = Callable[[str], None]
+#: Endings of what an evaluation says about its own speed.
+SPEED = ("_runtime", "_per_second")
+#: Sections that a run cannot go on with once they have changed: its weights and positions would mean something else.
+_FIXED = ("model.", "data.")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """How a training ended."""
+
+    folder: Path
+    metrics: dict[str, float]
+    steps: int
+
+
+def train(loaded: Loaded, *, fresh: bool = False, say: Say = print) -> Trained:
+    """Train, or go on where the last run of the same experiment stopped."""
+    folder = run_folder(loaded)
+    place = place_from_environment()
+    is_first = place.rank == 0
+    if fresh:
+        if place.world_size > 1:
+            # The others would not know whether they look before or after it.
+            raise ConfigError("--fresh cannot be used with several processes: move the earlier run away first.")
+        _set_aside(folder, say)
+    facts = _facts_to_go_on_with(loaded, folder, say)
+    built = build(loaded, facts=facts, **_defaults(loaded))
+    for note in built.prepared.notes if is_first else []:
+        say(f"{built.task}: {note}")
+    if is_first:
+        store(built, folder)
+    try:
+        output = built.trainer.train()
+    except MissingMetricError as error:
+        raise loaded.error(("training", "metric_for_best_model"), str(error)) from error
+    metrics = {**output.metrics, **_last_evaluation(built)}
+    if built.args.should_save:
+        built.trainer.save_model()
+    return Trained(folder, metrics, built.trainer.state.global_step)
+
+
+def _defaults(loaded: Loaded) -> dict[str, Any]:
+    """Running the same command again goes on; the best model is the one that is kept."""
+    said = {name for section in (loaded.experiment.training, loaded.experiment.checkpoint) for name in section}
+    return {} if "resume" in said or "save_only_model" in said else {"resume": "auto"}
+
+
+def _set_aside(folder: Path, say: Say) -> None:
+    if not folder.exists():
+        return
+    number = 1
+    while (kept := folder.with_name(f"{folder.name}-old-{number}")).exists():
+        number += 1
+    folder.rename(kept)
+    say(f"The earlier run is now in {kept}.")
+
+
+def _facts_to_go_on_with(loaded: Loaded, folder: Path, say: Say) -> dict[str, Any] | None:
+    """Look at what is in the folder already: nothing, this experiment, or something else."""
+    checkpoints = list_checkpoints(folder)
+    document = stored_document(folder)
+    if not checkpoints:
+        return None
+    if document is None:
+        raise ConfigError(f"{folder} holds checkpoints of another run: choose another training.output_dir, or --fresh.")
+    changed = differences(document.data, redacted_values(resolved(loaded)))
+    fixed = [name for name, _, _ in changed if name.startswith(_FIXED)]
+    if fixed:
+        raise ConfigError(
+            f"{folder} holds a run with another {', '.join(fixed)}: choose another name or training.output_dir, or "
+            "start anew with --fresh (the earlier run is kept aside)."
+        )
+    for name, before, after in changed:
+        say(f"Goes on with {name}: {after!r} (was {before!r}).")
+    return stored_facts(folder)
+
+
+def _last_evaluation(built: Built) -> dict[str, float]:
+    """The newest numbers of an evaluation, or of the one whose model is kept."""
+    state = built.trainer.state
+    step = state.best_global_step if built.args.load_best_model_at_end else None
+    entries = [entry for entry in state.log_history if any(str(name).startswith("eval_") for name in entry)]
+    chosen = [entry for entry in entries if step is None or entry.get("step") == step]
+    return {name: value for name, value in (chosen or entries or [{}])[-1].items() if name.startswith("eval_")}
+
+
+# ---- with a trained model
+
+
+def find_run(target: Path, overrides: list[str], *, trust: bool) -> tuple[Loaded, Path]:
+    """The experiment and folder that ``target`` stands for: a run's folder, or an experiment's file."""
+    if target.is_dir():
+        return load_stored(target, overrides, trust=trust), target
+    loaded = load_experiment(target, overrides, trust=trust)
+    folder = run_folder(loaded)
+    if stored_document(folder) is None:
+        raise ConfigError(f"{folder} has no {EXPERIMENT}: train it first, or name the folder of a run.")
+    return loaded, folder
+
+
+def weights_of(folder: Path, wanted: str | None) -> Path:
+    """The folder of the weights: the final model, ``last`` checkpoint, or a checkpoint by name or path."""
+    if wanted is None:
+        if any(folder.glob("*.safetensors")):
+            return folder
+        wanted = "last"
+    if wanted == "last":
+        found = newest_good(folder)
+        if found is None:
+            raise ConfigError(f"{folder} holds no good checkpoint and no finished model.")
+        return found
+    for path in (folder / wanted, Path(wanted)):
+        if path.is_dir():
+            return path
+    raise ConfigError(f"There is no checkpoint {wanted!r} in {folder}; there are {_names(folder)}.")
+
+
+def _names(folder: Path) -> str:
+    return ", ".join(path.name for path in list_checkpoints(folder)) or "none"
+
+
+def _open(target: Path, checkpoint: str | None, overrides: list[str], trust: bool) -> tuple[Built, Path]:
+    loaded, folder = find_run(target, overrides, trust=trust)
+    return build_trained(loaded, weights_of(folder, checkpoint), stored_facts(folder)), folder
+
+
+def evaluate(
+    target: Path,
+    *,
+    checkpoint: str | None = None,
+    data: str | None = None,
+    overrides: list[str] | None = None,
+    trust: bool = False,
+) -> dict[str, float]:
+    """Metrics of a trained model; also written to ``eval_results.json`` in its folder."""
+    built, _ = _open(target, checkpoint, overrides or [], trust)
+    found = built.trainer.evaluate(_new_data(built, data), metric_key_prefix="eval")
+    metrics = {name: value for name, value in found.items() if name != "epoch"}
+    built.trainer.save_metrics("eval", metrics, combined=False)
+    return metrics
+
+
+def predict(
+    target: Path,
+    *,
+    checkpoint: str | None = None,
+    data: str | None = None,
+    output: Path | None = None,
+    overrides: list[str] | None = None,
+    trust: bool = False,
+) -> tuple[Path, int]:
+    """Write one JSON object a row; returns the file and the number of rows."""
+    built, folder = _open(target, checkpoint, overrides or [], trust)
+    predictions = built.trainer.predict(_new_data(built, data)).predictions
+    path = output or folder / "predictions.jsonl"
+    rows = built.prepared.describe(predictions)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    return path, len(rows)
+
+
+def _new_data(built: Built, name: str | None) -> Any:
+    """The rows named on the command line, else those for testing, else those that training was judged by."""
+    loaded, given = built.loaded, built.loaded.experiment.data
+    if name is not None:
+        return _encoded(built, load_rows(loaded, "test", name=name))
+    if given.test is not None:
+        return _encoded(built, load_rows(loaded, "test"))
+    evaluation = training_rows(loaded, built.args)[1]
+    if evaluation is None:
+        raise ConfigError(
+            "There is no data to evaluate on: add --data FILE, or data.test or data.eval to the experiment."
+        )
+    return _encoded(built, evaluation)
+
+
+def _encoded(built: Built, rows: Any) -> Any:
+    try:
+        return built.prepared.encode(rows)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error

@@ -1,0 +1,206 @@
+"""Rows by name: files, folders, Hugging Face datasets, ``my_file.py:dataset``, registered names."""
+
+from __future__ import annotations
+
+import glob
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trainwright.config.errors import ConfigError
+from trainwright.config.loading import Loaded
+from trainwright.config.registry import load_object, registered, split_reference
+from trainwright.config.yaml12 import Place
+
+_READERS = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".parquet": "parquet",
+    ".txt": "text",
+    ".text": "text",
+    ".md": "text",
+}
+BUILT_IN = ("digits", "characters")
+_IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+
+
+def resolve(loaded: Loaded, place: Place, name: str) -> str:
+    """``name`` as an absolute path where it is one; names of other things as they are."""
+    path = loaded.base_folder(place) / Path(name).expanduser()
+    reference = split_reference(name)
+    if reference is not None:
+        file = loaded.base_folder(place) / Path(reference[0]).expanduser()
+        return f"{file.resolve()}:{reference[1]}"
+    if path.exists() or glob.glob(str(path)):
+        return str(path.resolve()) if path.exists() else str(path.absolute())
+    if name.startswith((".", "/", "~")) or Path(name).suffix.lower() in _READERS:
+        raise loaded.error(place, f"there is no {path}.")
+    return name
+
+
+def load_rows(loaded: Loaded, part: str, *, name: str | None = None, split: str | None = None) -> Any:
+    """The rows that ``data.<part>`` (or ``name``) stands for: a dataset, or whatever the user's code gives."""
+    place: Place = ("data", part)
+    wanted = name if name is not None else getattr(loaded.experiment.data, part)
+    options = loaded.experiment.data.options
+    if wanted in registered("dataset"):
+        return _called(registered("dataset")[wanted], options)
+    found = resolve(loaded, place, wanted) if name is None else named_here(wanted)
+    if options.get("streaming"):
+        raise loaded.error(
+            ("data", "options"), "streaming: an experiment reads its data whole; use a Trainer in Python."
+        )
+    if split_reference(found) is not None:
+        return _called(load_object(found, f"data.{part}"), options)
+    try:
+        return _with_datasets(found, options, split or loaded.experiment.data.train_split)
+    except ConfigError:
+        raise
+    except Exception as error:
+        # Anything: many readers, each with errors of its own.
+        text = str(error).strip().splitlines()
+        raise loaded.error(place, f"{wanted!r} cannot be read: {text[0] if text else type(error).__name__}") from error
+
+
+def named_here(name: str) -> str:
+    """A name that the command line gave: a path from where one is, or the name of something else."""
+    if Path(name).exists() or glob.glob(name) or split_reference(name) is not None:
+        return name if split_reference(name) is not None else str(Path(name).absolute())
+    if name.startswith((".", "/", "~")) or Path(name).suffix.lower() in _READERS:
+        raise ConfigError(f"command line: --data {name}: there is no such file.")
+    return name
+
+
+def _called(thing: Any, options: dict[str, Any]) -> Any:
+    """A function or class is called with ``data.options``; anything else is the data."""
+    if inspect.isclass(thing) or inspect.isfunction(thing) or inspect.isbuiltin(thing):
+        return thing(**options)
+    if options:
+        raise ConfigError("data.options is for a function or class; this is an object already.")
+    return thing
+
+
+def _with_datasets(name: str, options: dict[str, Any], split: str) -> Any:
+    datasets = _library()
+    path = Path(name)
+    if path.is_dir():
+        return _folder(datasets, path, options, split)
+    files = [name] if path.is_file() else sorted(glob.glob(name))
+    if not files:
+        return datasets.load_dataset(name, split=split, **options)
+    kinds = {_READERS.get(Path(file).suffix.lower()) for file in files}
+    if len(kinds) != 1 or None in kinds:
+        raise ConfigError(f"{name}: the endings of data files may be {', '.join(_READERS)}, one kind at a time.")
+    (kind,) = kinds
+    if Path(files[0]).suffix.lower() == ".tsv":
+        options = {"delimiter": "\t", **options}
+    return datasets.load_dataset(kind, data_files=files, split="train", **options)
+
+
+def _folder(datasets: Any, path: Path, options: dict[str, Any], split: str) -> Any:
+    if (path / "dataset_dict.json").is_file():
+        return datasets.load_from_disk(str(path))[split]
+    if (path / "dataset_info.json").is_file() or (path / "state.json").is_file():
+        return datasets.load_from_disk(str(path))
+    if any(file.suffix.lower() in _IMAGES for file in path.rglob("*")):
+        options = {"data_dir": str(path), **options}
+        return datasets.load_dataset("imagefolder", split=split, **options)
+    return datasets.load_dataset(str(path), split=split, **options)
+
+
+def _library() -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise ConfigError("Data files are read by the package datasets: pip install 'trainwright[hf]'") from error
+    if not sys.stderr.isatty():
+        # A bar never ends up in a log file.
+        datasets.disable_progress_bars()
+    return datasets
+
+
+def split_names(loaded: Loaded, name: str) -> list[str]:
+    """The parts that a dataset with parts has; empty for a file."""
+    path = Path(resolve(loaded, ("data", "train"), name))
+    if (path / "dataset_dict.json").is_file():
+        return list(_library().load_from_disk(str(path)))
+    if path.exists() or glob.glob(str(path)) or split_reference(name) or name in registered("dataset"):
+        return [child.name for child in path.iterdir() if child.is_dir()] if path.is_dir() else []
+    try:
+        return list(_library().get_dataset_split_names(name, **_name_of(loaded.experiment.data.options)))
+    except Exception:
+        # Offline, or a dataset that does not say: then train alone is known.
+        return []
+
+
+def _name_of(options: dict[str, Any]) -> dict[str, Any]:
+    return {"config_name": options["name"]} if "name" in options else {}
+
+
+def eval_split(loaded: Loaded) -> str | None:
+    """The part of the training dataset to evaluate on: the one named, or the usual ones."""
+    data = loaded.experiment.data
+    if data.eval_split is not None or data.train is None:
+        return data.eval_split
+    names = split_names(loaded, data.train)
+    used = re.split(r"\[", data.train_split)[0]
+    usual = ("validation", "valid", "val", "dev", "eval", "test")
+    return next((name for name in usual if name in names and name != used), None)
+
+
+def columns_of(rows: Any) -> list[str]:
+    """Names of the columns; empty where rows have none."""
+    names = getattr(rows, "column_names", None)
+    if isinstance(names, list):
+        return names
+    first = rows[0] if hasattr(rows, "__getitem__") and len(rows) else None
+    return list(first) if isinstance(first, dict) else []
+
+
+def pick_column(loaded: Loaded, key: str, given: str | None, rows: Any, usual: tuple[str, ...], what: str) -> str:
+    """The column that was named, or the first of the usual names that is there."""
+    columns = columns_of(rows)
+    if given is not None:
+        if given not in columns:
+            raise loaded.error(("data", key), f"there is no column {given!r}; there are {', '.join(columns)}.")
+        return given
+    for name in usual:
+        if name in columns:
+            return name
+    raise ConfigError(
+        f"{loaded.where(('data',))}: which column is {what}? There are {', '.join(columns) or 'none'}: set data.{key}."
+    )
+
+
+def hold_out(rows: Any, share: float, seed: int) -> tuple[Any, Any]:
+    """(train, evaluation), chosen by ``seed`` alone."""
+    if hasattr(rows, "train_test_split"):
+        parts = rows.train_test_split(test_size=share, seed=seed)
+        return parts["train"], parts["test"]
+    import torch
+
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed)).tolist()
+    count = max(1, round(len(rows) * share))
+    return _taken(rows, order[count:]), _taken(rows, order[:count])
+
+
+def first(rows: Any, limit: int | None) -> Any:
+    """At most ``limit`` rows."""
+    return rows if limit is None or limit >= len(rows) else _taken(rows, list(range(limit)))
+
+
+def _taken(rows: Any, indices: list[int]) -> Any:
+    if hasattr(rows, "select"):
+        return rows.select(indices)
+    from torch.utils.data import Subset
+
+    return Subset(rows, indices)
+
+
+Transform = Callable[[Any], Any]

@@ -1,0 +1,108 @@
+"""The experiment as it is kept in a run's folder: what was asked for, and what was found out about the data."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from trainwright.checkpoint.durable import write_text
+from trainwright.config.errors import ConfigError
+from trainwright.config.loading import NAMED_SECTIONS, Loaded, experiment_from
+from trainwright.config.registry import split_reference
+from trainwright.config.secrets import redacted_values
+from trainwright.config.yaml12 import Document, Place, read_yaml_file, write_yaml
+from trainwright.experiment.building import Built
+from trainwright.experiment.sources import BUILT_IN, resolve
+
+EXPERIMENT = "experiment.yaml"
+PREPROCESSING = "preprocessing.json"
+_HEADER = "# The experiment of this run with everything that the command line changed; paths are absolute.\n"
+
+
+def resolved(loaded: Loaded) -> dict[str, Any]:
+    """The experiment as plain data that means the same from anywhere: paths are absolute, defaults left out."""
+    sections = {one.name: _said(getattr(loaded.experiment, one.name)) for one in dataclasses.fields(loaded.experiment)}
+    model, data = sections["model"], sections["data"]
+    for key in ("name", "tokenizer", "metrics"):
+        if key in model:
+            model[key] = resolve(loaded, ("model", key), model[key])
+    for key in ("train", "eval", "test"):
+        if key in data and data[key] not in BUILT_IN:
+            data[key] = resolve(loaded, ("data", key), data[key])
+    for section in NAMED_SECTIONS:
+        named = sections[section].items()
+        sections[section] = {_as_anywhere(loaded, (section, name), name): options for name, options in named}
+    return {name: value for name, value in sections.items() if value not in (None, {}, [])}
+
+
+def _as_anywhere(loaded: Loaded, place: Place, name: str) -> str:
+    return resolve(loaded, place, name) if split_reference(name) is not None else name
+
+
+def _said(section: Any) -> Any:
+    """What a section says beyond its defaults."""
+    if not dataclasses.is_dataclass(section) or isinstance(section, type):
+        return section
+    values = {one.name: getattr(section, one.name) for one in dataclasses.fields(section)}
+    defaults = {one.name: one.default for one in dataclasses.fields(section)}
+    return {name: value for name, value in values.items() if value != defaults[name] and value != {}}
+
+
+def store(built: Built, folder: Path) -> None:
+    """Write both files, each whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plain = redacted_values(resolved(built.loaded))
+    _replace(folder / EXPERIMENT, _HEADER + write_yaml(plain))
+    found = {"task": built.task, "facts": built.prepared.facts}
+    _replace(folder / PREPROCESSING, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+
+
+def _replace(path: Path, text: str) -> None:
+    draft = path.with_name(f".{path.name}.writing")
+    write_text(draft, text)
+    os.replace(draft, path)
+
+
+def stored_document(folder: Path) -> Document | None:
+    """What is kept in ``folder``, if it is the folder of an experiment."""
+    return read_yaml_file(folder / EXPERIMENT) if (folder / EXPERIMENT).is_file() else None
+
+
+def stored_facts(folder: Path) -> dict[str, Any] | None:
+    """What the run found out about its data."""
+    path = folder / PREPROCESSING
+    if not path.is_file():
+        return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))["facts"] or None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}): was it changed by hand?") from None
+
+
+def load_stored(folder: Path, overrides: list[str], *, trust: bool) -> Loaded:
+    """The experiment of a run, with what the command line changes in it."""
+    document = stored_document(folder)
+    if document is None:
+        raise ConfigError(f"{folder} has no {EXPERIMENT}: it is not the folder of an experiment.")
+    # It goes on in its own folder, wherever that has been moved to.
+    return experiment_from(document, [f"training.output_dir={folder}", *overrides], trust=trust, folder=folder)
+
+
+def differences(before: dict[str, Any], after: dict[str, Any], place: str = "") -> list[tuple[str, Any, Any]]:
+    """(key, before, after) of everything that is not the same.
+
+    >>> differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2})
+    [('a.b', 1, 3)]
+    """
+    found: list[tuple[str, Any, Any]] = []
+    for key in {**before, **after}:
+        one, other = before.get(key), after.get(key)
+        name = f"{place}.{key}" if place else key
+        if isinstance(one, dict) or isinstance(other, dict):
+            found += differences(one or {}, other or {}, name)
+        elif one != other:
+            found.append((name, one, other))
+    return found

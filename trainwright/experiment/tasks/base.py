@@ -1,0 +1,78 @@
+"""What a task turns rows and a model's name into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import nn
+from torch.utils.data import Dataset
+
+from trainwright.config.loading import Loaded
+
+
+@dataclass
+class Given:
+    """What a task works on."""
+
+    loaded: Loaded
+    #: Rows to learn from; None where a trained run is only evaluated, and its facts are known.
+    train: Any
+    #: What an earlier run found out about its data, so that this one reads new data alike.
+    facts: dict[str, Any] | None = None
+    #: The folder of a trained model, in place of the one that the experiment names.
+    trained: str | None = None
+
+
+@dataclass
+class Prepared:
+    """What the Trainer gets, and how predictions are read."""
+
+    model: nn.Module
+    #: New rows -> what the model takes.
+    encode: Callable[[Any], Any]
+    #: Predictions -> one dict a row, in words.
+    describe: Callable[[Any], list[dict[str, Any]]]
+    #: The rows of the experiment, encoded.
+    train: Any = None
+    eval: Any = None
+    #: What was found out about the data; kept in the run directory.
+    facts: dict[str, Any] = field(default_factory=dict)
+    collator: Any = None
+    metrics: Any = None
+    preprocess_logits: Any = None
+    processor: Any = None
+    #: Lines for the person who started it.
+    notes: list[str] = field(default_factory=list)
+    #: Columns of the data that are not used.
+    dropped: list[str] = field(default_factory=list)
+
+
+class TaskKit(Protocol):
+    """One task: its defaults, and how it prepares data and model."""
+
+    def defaults(self, loaded: Loaded) -> dict[str, Any]:
+        """TrainingArguments that suit it where the experiment says nothing."""
+        ...
+
+    def prepare(self, given: Given) -> Prepared: ...
+
+
+class TensorRows(Dataset):
+    """Rows cut from tensors of equal length, one for each name."""
+
+    def __init__(self, **columns: Any) -> None:
+        self.columns = {name: values for name, values in columns.items() if values is not None}
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {name: values[index] for name, values in self.columns.items()}
+
+
+def labels_of(values: list[Any]) -> list[str]:
+    """The names of classes, in an order that does not depend on the rows' order."""
+    kinds = {type(value) for value in values}
+    return [str(value) for value in sorted(set(values), key=None if len(kinds) == 1 else str)]

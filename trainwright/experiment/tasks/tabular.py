@@ -1,0 +1,159 @@
+"""Tables: numbers and categories in columns, one column to predict."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trainwright.config.loading import Loaded
+from trainwright.experiment import measures
+from trainwright.experiment.models import build_local
+from trainwright.experiment.sources import columns_of, pick_column
+from trainwright.experiment.tasks.base import Given, Prepared, TensorRows, labels_of
+
+_TARGETS = ("target", "label", "labels", "y", "class")
+#: Whole numbers with more values than this are amounts, not classes.
+MOST_CLASSES = 20
+#: A column of words with more values than this is text or a name, and of no use to a table's network.
+MOST_CATEGORIES = 200
+
+
+class Tabular:
+    """Classification or regression, decided by the task or, without one, by the target's values."""
+
+    def __init__(self, kind: str | None) -> None:
+        self.kind = kind
+
+    def defaults(self, loaded: Loaded) -> dict[str, Any]:
+        return {
+            "learning_rate": 1e-3,
+            "per_device_train_batch_size": 32,
+            "per_device_eval_batch_size": 256,
+            "num_train_epochs": 20,
+            "load_best_model_at_end": True,
+            "metric_for_best_model": "loss",
+        }
+
+    def prepare(self, given: Given) -> Prepared:
+        facts = given.facts or self._facts(given)
+        encode = _Encoder(facts)
+        classes: list[str] | None = facts["classes"]
+        outputs = 1 if classes is None else len(classes)
+        model = build_local(given.loaded, inputs=encode.width, outputs=outputs)
+        target = facts["target_scale"]
+        metrics = measures.classification if classes else measures.regression(target["mean"], target["scale"])
+        return Prepared(
+            model=model,
+            encode=encode,
+            describe=lambda predictions: _described(predictions, facts),
+            facts=facts,
+            metrics=metrics,
+            notes=[_summary(facts)],
+            dropped=facts["dropped"],
+        )
+
+    def _facts(self, given: Given) -> dict[str, Any]:
+        data, rows = given.loaded.experiment.data, given.train
+        target = pick_column(given.loaded, "target", data.target, rows, _TARGETS, "to be predicted")
+        for name in data.features or []:
+            pick_column(given.loaded, "features", name, rows, (), "a feature")
+        names = data.features or [name for name in columns_of(rows) if name != target]
+        found = [_column(name, rows[name]) for name in names]
+        values = [value for value in rows[target] if value is not None]
+        is_class = self.kind == "classification" or (self.kind is None and _are_classes(values))
+        if not is_class and not all(isinstance(value, (int, float)) for value in values):
+            raise given.loaded.error(
+                ("data", "target"), f"{target!r} holds words: use model.task: tabular-classification."
+            )
+        numbers = np.asarray([0.0] if is_class else values, dtype=np.float64)
+        return {
+            "target": target,
+            "classes": labels_of(values) if is_class else None,
+            "target_scale": {"mean": float(numbers.mean()), "scale": float(numbers.std()) or 1.0},
+            "columns": [column for column in found if column is not None],
+            "dropped": [name for name, column in zip(names, found, strict=True) if column is None],
+        }
+
+
+def _are_classes(values: list[Any]) -> bool:
+    if all(isinstance(value, (int, bool)) for value in values):
+        return len(set(values)) <= MOST_CLASSES
+    return not all(isinstance(value, (int, float)) for value in values)
+
+
+def _column(name: str, values: list[Any]) -> dict[str, Any] | None:
+    """How one column is read: its mean and spread, or its categories; None where it is of no use."""
+    present = [value for value in values if value is not None]
+    if present and all(isinstance(value, (int, float)) for value in present):
+        numbers = np.asarray(present, dtype=np.float64)
+        numbers = numbers[np.isfinite(numbers)]
+        spread = float(numbers.std()) if len(numbers) else 0.0
+        return {"name": name, "mean": float(numbers.mean()), "scale": spread} if spread else None
+    categories = labels_of([str(value) for value in present])
+    return {"name": name, "categories": categories} if 1 < len(categories) <= MOST_CATEGORIES else None
+
+
+class _Encoder:
+    """Rows to standardized numbers; a missing number is the mean, an unknown category none of them."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self.facts = facts
+        self.width = sum(len(column.get("categories", [0])) for column in facts["columns"])
+
+    def __call__(self, rows: Any) -> TensorRows:
+        present = columns_of(rows)
+        missing = [column["name"] for column in self.facts["columns"] if column["name"] not in present]
+        if missing:
+            raise ValueError(f"The data lacks the columns {', '.join(missing)}, which the model was trained with.")
+        parts = [_encoded(column, rows[column["name"]]) for column in self.facts["columns"]]
+        features = torch.from_numpy(np.concatenate(parts, axis=1).astype(np.float32))
+        has_target = self.facts["target"] in present
+        return TensorRows(features=features, labels=self._labels(rows[self.facts["target"]]) if has_target else None)
+
+    def _labels(self, values: list[Any]) -> Tensor:
+        classes, scale = self.facts["classes"], self.facts["target_scale"]
+        if classes is None:
+            numbers = (np.asarray(values, dtype=np.float64) - scale["mean"]) / scale["scale"]
+            return torch.from_numpy(numbers.astype(np.float32))
+        known = {name: index for index, name in enumerate(classes)}
+        unknown = {str(value) for value in values} - set(known)
+        if unknown:
+            raise ValueError(f"The target has {', '.join(sorted(unknown))}, which the training data had not.")
+        return torch.tensor([known[str(value)] for value in values])
+
+
+def _encoded(column: dict[str, Any], values: list[Any]) -> np.ndarray:
+    if "categories" in column:
+        codes = {name: index for index, name in enumerate(column["categories"])}
+        table = np.zeros((len(values), len(codes)))
+        for row, value in enumerate(values):
+            if str(value) in codes:
+                table[row, codes[str(value)]] = 1.0
+        return table
+    numbers = np.asarray([math.nan if value is None else value for value in values], dtype=np.float64)
+    return np.nan_to_num((numbers - column["mean"]) / column["scale"], posinf=0.0, neginf=0.0)[:, None]
+
+
+def _described(predictions: Any, facts: dict[str, Any]) -> list[dict[str, Any]]:
+    logits = np.asarray(predictions, dtype=np.float64)
+    if facts["classes"] is None:
+        scale = facts["target_scale"]
+        return [{"prediction": float(value * scale["scale"] + scale["mean"])} for value in logits.reshape(-1)]
+    return described_classes(logits, facts["classes"])
+
+
+def described_classes(logits: np.ndarray, classes: list[str]) -> list[dict[str, Any]]:
+    """The class of each row, and how sure the model is."""
+    chances = np.exp(logits - logits.max(-1, keepdims=True))
+    chances /= chances.sum(-1, keepdims=True)
+    return [{"prediction": classes[int(row.argmax())], "probability": round(float(row.max()), 6)} for row in chances]
+
+
+def _summary(facts: dict[str, Any]) -> str:
+    words = sum("categories" in column for column in facts["columns"])
+    kind = f"{len(facts['classes'])} classes" if facts["classes"] else "a number"
+    return f"predicts {facts['target']} ({kind}) from {len(facts['columns']) - words} numbers and {words} categories"
