@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,11 +35,22 @@ class Report:
 
 def check(loaded: Loaded) -> Report:
     """Do everything that a run does once; whatever would fail in hours fails now."""
-    with tempfile.TemporaryDirectory(prefix="trainwright-check-") as folder:
+    with tempfile.TemporaryDirectory(prefix="trainwright-check-") as folder, _level_put_back():
         built = build(_writing_to(loaded, folder))
         lines = [("task", built.task), *(("data", note) for note in built.prepared.notes)]
         lines += [*_data_lines(built), *_schedule_lines(built), *_tried(built, Path(folder) / "try")]
     return Report(lines)
+
+
+@contextmanager
+def _level_put_back() -> Iterator[None]:
+    """``log_level`` sets the level of the whole process; a check is over soon."""
+    logger = logging.getLogger("trainwright")
+    level = logger.level
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _writing_to(loaded: Loaded, folder: str) -> Loaded:
