@@ -17,6 +17,8 @@ CODE = {
     "python alone": "pass",
     "import trainwright": "import trainwright",
     "trainwright --help": "import sys; sys.argv = ['trainwright', '--help']; from trainwright.cli import main; main()",
+    "trainwright train --help": "import sys; sys.argv = ['trainwright', 'train', '--help']; "
+    "from trainwright.cli import main; main()",
     "import torch": "import torch",
     "trainwright.Trainer": "import trainwright; trainwright.Trainer",
     "transformers.Trainer": "from transformers import Trainer",
@@ -43,7 +45,7 @@ def main() -> None:
     torch = statistics.median(times["import torch"])
     for name, values in times.items():
         median = statistics.median(values)
-        print(f"{name:24}{median:8.2f} s{median / torch:8.2f} x torch")
+        print(f"{name:26}{median:8.2f} s{median / torch:8.2f} x torch")
 
 
 if __name__ == "__main__":

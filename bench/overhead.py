@@ -119,6 +119,38 @@ def trainwright(rows: Rows, steps: int, defaults: bool, tick: Tick) -> None:
     _hf_like(library, rows, steps, defaults, tick)
 
 
+def accmt_door(rows: Rows, steps: int, defaults: bool, tick: Tick) -> None:
+    """An ACCMT script through ``trainwright.compat.accmt``."""
+    from trainwright.compat import accmt
+
+    class Module(accmt.AcceleratorModule):
+        def __init__(self) -> None:
+            self.model = MLP()
+
+        def training_step(self, batch: Any) -> Tensor:
+            return self.model(**batch)["loss"]
+
+    class Ticker(accmt.Callback):
+        def on_after_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+            tick()
+
+    hps: dict[str, Any] = {"epochs": 1, "batch_size": BATCH}
+    hps["optim"] = {"type": "AdamW", "lr": RATE, "weight_decay": 0.0, "fused": True}
+    if defaults:
+        hps["scheduler"] = {"type": "LinearWithWarmup"}
+    with tempfile.TemporaryDirectory() as folder:
+        accmt.Trainer(
+            hps,
+            f"{folder}/model",
+            model_saving=None,
+            checkpoint_every=None,
+            log_every=500 if defaults else 10**9,
+            clip_grad=1.0 if defaults else None,
+            verbose=False,
+            callbacks=[Ticker()],
+        ).fit(Module(), rows)
+
+
 def hf_trainer(rows: Rows, steps: int, defaults: bool, tick: Tick) -> None:
     import transformers as library
 
@@ -207,6 +239,7 @@ def lightning(rows: Rows, steps: int, defaults: bool, tick: Tick) -> None:
 CONTENDERS: dict[str, Callable[[Rows, int, bool, Tick], None]] = {
     "bare": bare,
     "trainwright": trainwright,
+    "accmt_door": accmt_door,
     "fabric": fabric,
     "accelerate": accelerate,
     "lightning": lightning,

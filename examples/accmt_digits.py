@@ -59,6 +59,7 @@ def main() -> None:
     trainer.fit(module, train, val)
     weights = torch.load("models/digits/pytorch_model.bin", weights_only=True)
     module.model.load_state_dict(weights)
+    module.model.cpu()
     with torch.no_grad():
         right = sum(int(module(image[None]).argmax() == digit) for image, digit in val)
     print(f"accuracy {right / 297:.3f}, validation loss {trainer.status_dict['best_valid_loss']:.3f}")

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from trainwright.config import Seq2SeqTrainingArguments as Seq2SeqTrainingArguments
     from trainwright.config import TrainingArguments as TrainingArguments
     from trainwright.config.cadence import Every as Every
+    from trainwright.config.loading import load_experiment as load_experiment
+    from trainwright.config.registry import register as register
     from trainwright.core.callback import TrainerCallback as TrainerCallback
     from trainwright.core.checkpointer import Checkpoint as Checkpoint
     from trainwright.core.checkpointer import Checkpointer as Checkpointer
@@ -99,6 +101,8 @@ _HOMES = {
     "default_data_collator": "data.collators",
     "enable_full_determinism": "engines.torch.randomness",
     "get_last_checkpoint": "checkpoint.directory",
+    "load_experiment": "config.loading",
+    "register": "config.registry",
     "set_seed": "engines.torch.randomness",
 }
 

@@ -58,6 +58,7 @@ def test_the_page_of_arguments_is_current() -> None:
 MODULES = [
     "config.backends",
     "config.cadence",
+    "config.options",
     "config.secrets",
     "core.draws",
     "core.events",
@@ -123,6 +124,7 @@ def test_docstring_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.M
 SCRIPTS = ["backends.md", "batches-that-fit.md", "from-accmt.md", "from-pymarlin.md", "modules.md", "trackers.md"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_code_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

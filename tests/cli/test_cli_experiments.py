@@ -198,6 +198,19 @@ def test_a_stopped_run_has_saved_and_says_how_to_go_on(place: Path, sent: signal
     assert list_checkpoints(place / "runs/e")
 
 
+@pytest.mark.slow
+def test_asked_twice_it_still_ends_with_75(place: Path) -> None:
+    process = started(place)
+    assert process.stderr is not None
+    process.send_signal(signal.SIGTERM)
+    while "Go on with: " not in (line := process.stderr.readline()):
+        assert line, "it ended without a word"
+    time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 75
+
+
 def test_packaged_experiments_are_valid_and_the_schema_is_current(tmp_path: Path) -> None:
     listed = call("ls")
     assert listed.exit_code == 0

@@ -96,9 +96,9 @@ def test_an_override_reaches_into_lists_of_names() -> None:
         (
             "model: mlp\ndata: {limit_train: many}",
             (),
-            "x.yaml:2: data.limit_train: 'many' should be a valid integer, unable to parse string as an integer.",
+            "x.yaml:2: data.limit_train: 'many' should be a whole number.",
         ),
-        ("model: mlp\ntraining: 3", (), "x.yaml:2: training: 3 should be a valid dictionary."),
+        ("model: mlp\ntraining: 3", (), "x.yaml:2: training: 3 should be keys with values, such as {key: value}."),
         (
             "model: mlp\ntrackers: {wandb: 3}",
             (),

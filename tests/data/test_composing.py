@@ -38,3 +38,12 @@ def test_lengths_must_stay_and_places_exist() -> None:
 def test_collators_must_be_functions() -> None:
     with pytest.raises(ValueError, match="list of functions"):
         ComposedCollator([])
+
+
+def test_what_is_no_sampler_is_named() -> None:
+    with pytest.raises(ValueError, match="sampler=5 must be"):
+        ComposedOrder([5], length=10, seed=0)
+    with pytest.raises(ValueError, match="returned a NoneType; it must return indices"):
+        ComposedOrder([lambda indices: None], length=10, seed=0)
+    with pytest.raises(ValueError, match="sample 99 of 10"):
+        ComposedOrder([lambda indices: [99]], length=10, seed=0)

@@ -225,3 +225,32 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     with zipfile.ZipFile(path) as archive:
         return b"".join(archive.read(name) for name in archive.namelist())
+
+
+def test_files_that_a_kill_left_half_written_do_not_stop_the_next_process(make_args: MakeArgs) -> None:
+    options = {"report_to": "dvclive", "logging_steps": 1, "save_strategy": "steps", "save_steps": 2}
+    train(make_args(max_steps=2, **options))
+    args = make_args(max_steps=4, **options)
+    folder = Path(str(args.output_dir)) / "dvclive"
+    (folder / "metrics.json").write_text('{"train/lo')
+    (folder / "params.yaml").write_text("")
+    trainer = Trainer(Plain(), args, train_dataset=classification_rows(16))
+    trainer.train(resume_from_checkpoint=True)
+    assert [step for step, _ in READERS["dvclive"](folder.parent).points["train/loss"]] == [1, 2, 3, 4]
+
+
+class Damaged:
+    """A tracker whose own file cannot be read."""
+
+    def start(self, run: Any) -> None:
+        json.loads("{")
+
+    def log(self, values: dict[str, float], step: int) -> None: ...
+    def finish(self, status: str) -> None: ...
+
+
+def test_a_damaged_file_of_a_tracker_is_not_the_users_mistake(
+    make_args: MakeArgs, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(make_args(max_steps=2, report_to=[Damaged()]))
+    assert any("The tracker Damaged fails (JSONDecodeError" in message for message in warnings_in(caplog))

@@ -136,3 +136,15 @@ def test_the_evaluation_after_the_last_step(wanted: bool, steps: list[int], make
     trainer = Trainer(Classifier(), args, train_dataset=rows, eval_dataset=rows)
     trainer.train()
     assert [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry] == steps
+
+
+def test_a_metric_that_no_evaluation_gives_is_named(
+    make_args: Args, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = classification_rows()
+    args = make_args(num_train_epochs=2, eval_strategy="epoch")
+    keep = KeepBest("eval_los", tmp_path / "best")
+    Trainer(Classifier(), args, train_dataset=rows, eval_dataset=rows, callbacks=[keep]).train()
+    said = [record.getMessage() for record in caplog.records if "No model is saved" in record.getMessage()]
+    assert len(said) == 1
+    assert "give no eval_los (did you mean 'eval_loss'?)" in said[0]

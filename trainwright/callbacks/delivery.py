@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from trainwright.config.errors import ConfigError
 from trainwright.config.secrets import redacted
 from trainwright.core.tracker import TrackedRun
 
@@ -63,7 +65,7 @@ class Delivery:
         # Some packages put theirs in their place, for the whole process.
         sys.excepthook, (sys.stdout, sys.stderr) = hook, streams
         if self._mistake is not None:
-            raise self._mistake
+            raise ConfigError(str(self._mistake)) from self._mistake
         if not answered:
             self._tell(f"it has not answered for {START_WITHIN:g} s")
 
@@ -182,5 +184,6 @@ def finish_all(deliveries: list[Delivery], status: str) -> None:
 
 
 def _is_mistake(error: BaseException) -> bool:
-    """Whether the user must correct something: not where it is the network that speaks, in whatever class."""
-    return isinstance(error, (ValueError, TypeError, ImportError)) and not isinstance(error, OSError)
+    """Whether the user must correct something: not where the network or a damaged file speaks, in whatever class."""
+    is_users = isinstance(error, (ValueError, TypeError, ImportError))
+    return is_users and not isinstance(error, (OSError, json.JSONDecodeError, UnicodeError))

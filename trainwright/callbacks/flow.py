@@ -64,7 +64,7 @@ class DefaultFlowCallback(TrainerCallback):
         if is_wanted and _delay_is_over(args, state):
             control.should_evaluate = True
             self._evaluate.last = self._moment(state)
-        if self._save.every and not self._save.every.ends_each_epoch():
+        if self._save.every and not self._save.every.ends_each_epoch() and not self._saves_after_last_evaluation():
             control.should_save = True
             self._save.last = self._moment(state)
 
@@ -75,8 +75,13 @@ class DefaultFlowCallback(TrainerCallback):
             control.should_log = True
         if self._is_due(self._evaluate, state, epoch_end=True) and _delay_is_over(args, state):
             control.should_evaluate = True
-        if self._is_due(self._save, state, epoch_end=True):
+        is_last = state.global_step >= state.max_steps and self._saves_after_last_evaluation()
+        if self._is_due(self._save, state, epoch_end=True) or is_last:
             control.should_save = True
+
+    def _saves_after_last_evaluation(self) -> bool:
+        """Whether the last checkpoint waits for the evaluation at the end of the last epoch, which may ask for it."""
+        return self._save.every.counts("eval") and self._evaluate.every.ends_each_epoch()
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         # Evaluations are logged too, and do not put off what training has to report.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import signal
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -39,7 +40,12 @@ class Demo(StrEnum):
 
 def main() -> None:
     """Entry point of the ``trainwright`` command."""
-    app()
+    try:
+        app()
+    except Preempted:
+        # Everything is saved; a scheduler that asks once more must not turn 75 into a death by signal.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise
 
 
 def _show_version(wanted: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 import traceback
@@ -62,10 +63,12 @@ def resume(
 ) -> None:
     """Go on with a run where it stopped, from its folder alone."""
     with outcome(lambda: _rerun_command(sys.argv[1:])):
-        from trainwright.experiment.stored import load_stored
+        from trainwright.experiment.stored import load_stored, refuse_masked
 
         _import_files(imports)
-        _train(load_stored(run, context.args, trust=trust), fresh=False)
+        loaded = load_stored(run, context.args, trust=trust)
+        refuse_masked(loaded)
+        _train(loaded, fresh=False)
 
 
 def _train(loaded: Any, *, fresh: bool) -> None:
@@ -141,14 +144,21 @@ def check(context: typer.Context, experiment: ExperimentFile, trust: Trust = Fal
         report = check_experiment(load_experiment(experiment, context.args, trust=trust))
         for name, text in report.lines:
             typer.echo(f"  {name:<18}{text}")
-        typer.echo(f"Ready: {shlex.join([*program(), 'train', str(experiment), *context.args])}")
+        allowed = [
+            *(["--trust"] if trust else []),
+            *(word for file in imports or [] for word in ("--import", str(file))),
+        ]
+        typer.echo(f"Ready: {shlex.join([*program(), 'train', str(experiment), *context.args, *allowed])}")
 
 
 @app.command(context_settings={**_OVERRIDES, "allow_interspersed_args": False})
 def launch(
     context: typer.Context,
     file: Annotated[
-        Path, typer.Argument(help="An experiment.yaml or a Python script; its own words follow.", exists=True)
+        Path,
+        typer.Argument(
+            help="An experiment.yaml, the folder of a run or a Python script; its own words follow.", exists=True
+        ),
     ],
     processes: Annotated[int, typer.Option("--nproc", "-N", min=1, help="Processes on this machine.")] = 1,
     cpu: Annotated[bool, typer.Option("--cpu", help="Hide the GPUs.")] = False,
@@ -158,7 +168,8 @@ def launch(
     from trainwright.launch.torchrun import torchrun_command
 
     is_script = file.suffix == ".py"
-    script = [str(file), *context.args] if is_script else ["-m", "trainwright", "train", str(file), *context.args]
+    verb = "resume" if file.is_dir() else "train"
+    script = [str(file), *context.args] if is_script else ["-m", "trainwright", verb, str(file), *context.args]
     alone = [sys.executable, *script]
     command = alone if processes == 1 else torchrun_command(script, processes=processes)
     raise typer.Exit(run_command(command, environment={"CUDA_VISIBLE_DEVICES": ""} if cpu else None))
@@ -195,6 +206,11 @@ def _import_files(files: list[Path] | None) -> None:
 
 
 def _rerun_command(words: list[str]) -> str:
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes > 1 and words[:1] in (["train"], ["resume"]):
+        # One of several that launch started: alone it would be another run.
+        hidden = ["--cpu"] if os.environ.get("CUDA_VISIBLE_DEVICES") == "" else []
+        words = ["launch", "-N", str(processes), *hidden, *words[1:]]
     return shlex.join([*program(), *words])
 
 

@@ -71,6 +71,9 @@ def resolve_trackers(report_to: Any, logging_dir: str | None = None) -> list[Any
         # metrics.jsonl has all that "jsonl" would write.
         return [name for name in BUILT_IN_TRACKERS if name != "jsonl" and _is_installed(name)]
     names = ["comet_ml" if isinstance(name, str) and name == "comet" else name for name in names]
+    # A name that is there twice is one tracker; two objects are two.
+    first = {name: index for index, name in reversed(list(enumerate(names))) if isinstance(name, str)}
+    names = [name for index, name in enumerate(names) if not isinstance(name, str) or first[name] == index]
     return [] if names == ["none"] else names
 
 

@@ -27,8 +27,10 @@ _SECTIONS: dict[str, type] = {"model": ModelSection, "data": DataSection}
 ARGUMENT_SECTIONS = ("training", "checkpoint", "parallel")
 #: Sections that list things by name, each perhaps with options.
 NAMED_SECTIONS = ("trackers", "callbacks")
+#: Keys of data: that count something.
+_COUNTS = ("max_length", "image_size", "limit_train", "limit_eval")
 #: Options that let code from elsewhere run: as much a matter of trust as a file.
-_RUNS_CODE = ("trust_remote_code",)
+_RUNS_CODE = ("trust_remote_code", "use_kernels", "allow_all_kernels")
 
 
 @dataclass(frozen=True)
@@ -46,21 +48,25 @@ class Loaded:
 
     def where(self, place: Place) -> str:
         """Where a value was written."""
-        for length in range(len(place), 0, -1):
-            if place[:length] in self.from_command_line:
-                return COMMAND_LINE
-        return self.document.where(place)
+        is_only_there = place not in self.document.lines and any(
+            given[: len(place)] == place for given in self.from_command_line
+        )
+        return COMMAND_LINE if is_only_there or self._is_given(place) else self.document.where(place)
+
+    def _is_given(self, place: Place) -> bool:
+        """Whether the command line gave this value, or what it is a part of."""
+        return any(place[:length] in self.from_command_line for length in range(1, len(place) + 1))
 
     def error(self, place: Place, problem: str) -> ConfigError:
         return ConfigError(f"{self.where(place)}: {'.'.join(map(str, place))}: {problem}")
 
     def is_allowed(self, place: Place) -> bool:
         """Whether the user let the code that this value names run."""
-        return self.trusted or self.where(place) == COMMAND_LINE
+        return self.trusted or self._is_given(place)
 
     def base_folder(self, place: Place) -> Path:
         """What a relative path counts from: the file's folder, or where one is for the command line."""
-        return Path() if self.where(place) == COMMAND_LINE else self.folder
+        return Path() if self._is_given(place) else self.folder
 
 
 def load_experiment(path: str | Path, overrides: Iterable[str] = (), *, trust: bool = False) -> Loaded:
@@ -70,9 +76,14 @@ def load_experiment(path: str | Path, overrides: Iterable[str] = (), *, trust: b
 
 
 def experiment_from(
-    document: Document, overrides: Iterable[str] = (), *, trust: bool = False, folder: Path = Path()
+    document: Document,
+    overrides: Iterable[str] = (),
+    *,
+    trust: bool = False,
+    folder: Path = Path(),
+    values: Mapping[Place, Any] | None = None,
 ) -> Loaded:
-    """The same, from what was read already."""
+    """The same, from what was read already; ``values`` count as given on the command line too, before ``overrides``."""
     if not isinstance(document.data, dict):
         raise ConfigError(f"{document.source}: an experiment has sections, such as model: and data:.")
     if "trust" in document.data:
@@ -82,9 +93,11 @@ def experiment_from(
         )
     data = with_long_forms(document.data)
     given: set[Place] = set()
-    for place, value in parse_overrides(overrides):
+    for place, value in [*(values or {}).items(), *parse_overrides(overrides)]:
         if place == ("trust",):
-            trust = trust or value is True
+            if not isinstance(value, bool):
+                raise ConfigError(f"{COMMAND_LINE}: trust={value}: write --trust, trust=true or trust=false.")
+            trust = trust or value
             continue
         given.add(_put(data, place, value))
     loaded = Loaded(_validated(data, document, frozenset(given)), document, frozenset(given), trust, folder)
@@ -172,8 +185,12 @@ def _validated(data: dict[str, Any], document: Document, given: frozenset[Place]
     for section in NAMED_SECTIONS:
         if data.get(section) is not None:
             data[section] = _with_options(partly, data[section], section)
-    # A section that is there and empty is one that says nothing.
-    said = {key: value for key, value in data.items() if value is not None or key == "model"}
+    # A section or key that is there and empty is one that says nothing.
+    said = {key: value for key, value in data.items() if value is not None}
+    for section in _SECTIONS:
+        if isinstance(said.get(section), dict):
+            said[section] = {key: value for key, value in said[section].items() if value is not None}
+            _refuse_values(partly, said[section], section)
     try:
         return TypeAdapter(Experiment).validate_python(said)
     except ValidationError as error:
@@ -184,8 +201,38 @@ def _validated(data: dict[str, Any], document: Document, given: frozenset[Place]
                 f"{partly.where(place[:-1])}: {'.'.join(map(str, place))} is missing"
                 + (": say what to train, for example model: mlp." if place[0] == "model" else ".")
             ) from None
-        expected = problem["msg"].removeprefix("Input should be ")
-        raise partly.error(place, f"{problem['input']!r} should be {expected}.") from None
+        raise partly.error(place, f"{problem['input']!r} should be {_expected(problem)}.") from None
+
+
+#: What pydantic's kinds of problems mean for the author of a file.
+_EXPECTED = {
+    "string_type": "text (in quotes, if it looks like something else)",
+    "dict_type": "keys with values, such as {key: value}",
+    "dataclass_type": "one word, or keys with values such as {name: ...}",
+    "list_type": "a list, such as [a, b]",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+}
+
+
+def _expected(problem: Any) -> str:
+    return _EXPECTED.get(problem["type"], problem["msg"].removeprefix("Input should be "))
+
+
+def _refuse_values(loaded: Loaded, section: dict[str, Any], name: str) -> None:
+    """What has the right type and still cannot be meant."""
+    for key, value in section.items():
+        if value == "":
+            raise loaded.error((name, key), "it is empty: write a value, or leave the key out.")
+        if key in _COUNTS and (isinstance(value, bool) or (isinstance(value, int) and value < 1)):
+            raise loaded.error((name, key), f"{value!r} should be a whole number of at least 1.")
+        if key == "holdout" and isinstance(value, bool):
+            raise loaded.error((name, key), f"{value!r} should be a share such as 0.1.")
 
 
 def _place_of(loc: tuple[Any, ...], data: Any) -> Place:
@@ -262,8 +309,24 @@ def _refuse_untrusted(loaded: Loaded) -> None:
             raise loaded.error(
                 place,
                 f"{reference!r} would run code because a file says so. If you know that code, add --trust on the "
-                f"command line, or give it there: {'.'.join(map(str, place))}={reference}",
+                "command line" + _by_hand(place, reference),
             )
+
+
+def _by_hand(place: Place, reference: str) -> str:
+    """How to give the same on the command line, where one word does it."""
+    can = place[0] in ("model", "data") and len(place) == 2
+    return f", or give it there: {'.'.join(map(str, place))}={reference}" if can else "."
+
+
+def _options_that_run_code(place: Place, options: Mapping[str, Any]) -> Iterable[tuple[Place, str]]:
+    for key, value in options.items():
+        if isinstance(value, dict):
+            yield from _options_that_run_code((*place, key), value)
+        # A kernel of the Hub is Python that is downloaded and run; weights_only: false unpickles.
+        is_kernel = key == "attn_implementation" and "/" in str(value)
+        if (key in _RUNS_CODE and value) or is_kernel or (key == "weights_only" and value is not True):
+            yield (*place, key), f"{key}: {value}"
 
 
 def code_references(experiment: Experiment) -> list[tuple[Place, str]]:
@@ -282,7 +345,7 @@ def code_references(experiment: Experiment) -> list[tuple[Place, str]]:
         candidates += [((section, "report_to"), name) for name in names]
     found = [(place, value) for place, value in candidates if split_reference(value) is not None]
     for section, options in (("model", model.options), ("data", data.options)):
-        found += [((section, "options", key), f"{key}") for key in _RUNS_CODE if options.get(key)]
+        found += _options_that_run_code((section, "options"), options)
     return found
 
 
@@ -299,11 +362,19 @@ def arguments_of(loaded: Loaded, kind: type[TrainingArguments] = TrainingArgumen
     for name in values:
         if name not in known:
             raise loaded.error(places[name], "it acts only with model.task: seq2seq.")
+    for name, value in values.items():
+        if value is None and not _may_be_none(kind, name):
+            raise loaded.error(places[name], "it is empty: write a value, or leave the key out.")
     try:
         return kind(**{**more, **values})
     except ValueError as error:
         place = next((places[name] for name in _words(str(error)) if name in places), None)
         raise ConfigError(f"{loaded.where(place) if place else loaded.document.source}: {error}") from error
+
+
+def _may_be_none(kind: type[TrainingArguments], name: str) -> bool:
+    field = next(one for one in dataclasses.fields(kind) if one.name == name)
+    return field.default is None or "None" in str(field.type) or "Optional" in str(field.type)
 
 
 def _words(text: str) -> list[str]:

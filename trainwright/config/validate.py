@@ -166,6 +166,7 @@ def check_trackers(args: Any) -> None:
     for name in args.report_to:
         if isinstance(name, str) and split_reference(name) is None:
             known = ", ".join(repr(word) for word in ("none", "all", *choices, "my_file.py:MyTracker"))
+            _refuse(name in ("none", "all"), f"report_to: {name!r} stands alone; beside other trackers leave it out.")
             _refuse(name not in choices, f"report_to={name!r} is not known; choose from {known}.")
     options = ours(args, "tracker_options")
     _refuse(

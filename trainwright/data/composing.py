@@ -52,6 +52,9 @@ class ComposedOrder(Order):
         found = list(range(self._length))
         for part in self._parts:
             found = part.among(found, self.epoch)
+        wrong = next((index for index in found if not 0 <= index < self._length), None)
+        if wrong is not None:
+            raise ValueError(f"The samplers ask for sample {wrong} of {self._length}.")
         if self.n and len(found) != self.n:
             raise ValueError(
                 f"The samplers gave {self.n} samples in the first epoch and {len(found)} in epoch {self.epoch}; every "
@@ -64,6 +67,8 @@ class _Part:
     """One sampler of several."""
 
     def __init__(self, sampler: Any, seed: int) -> None:
+        if isinstance(sampler, str) or not (callable(sampler) or hasattr(sampler, "__iter__")):
+            raise ValueError(f"sampler={sampler!r} must be a sampler, indices, or a function of the indices before it.")
         self._name = getattr(sampler, "__name__", type(sampler).__name__)
         self._builds = callable(sampler) and not isinstance(sampler, Sampler)
         self._sampler, self._seed = sampler, seed
@@ -96,5 +101,8 @@ class _Built:
 
     def __iter__(self) -> Iterator[Any]:
         built = self._build(self._indices)
+        if not hasattr(built, "__iter__"):
+            name = getattr(self._build, "__name__", type(self._build).__name__)
+            raise ValueError(f"sampler {name} returned a {type(built).__name__}; it must return indices.")
         self.gives_places = getattr(built, "data_source", None) is self._indices
         return iter(list(built))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,10 @@ from trainwright.callbacks.monitor import Monitor
 from trainwright.callbacks.progress import ProgressCallback
 from trainwright.callbacks.run_directory import RunDirectoryCallback
 from trainwright.config.arguments import TrainingArguments
+from trainwright.config.backends import place_from_environment
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded, arguments_of
+from trainwright.config.options import fitting_options
 from trainwright.config.registry import load_object, registered, split_reference, suggestion
 from trainwright.config.seq2seq import Seq2SeqTrainingArguments
 from trainwright.engines.torch.ema import EMACallback
@@ -24,6 +27,7 @@ from trainwright.experiment.tasks import task_kit, task_name
 from trainwright.experiment.tasks.base import Given, Prepared
 from trainwright.experiment.tasks.causal_lm import character_lines
 from trainwright.experiment.tasks.image_classification import digit_rows
+from trainwright.experiment.unused import unused_keys
 from trainwright.trackers import build_tracker
 from trainwright.trainer.seq2seq import Seq2SeqTrainer
 from trainwright.trainer.trainer import Trainer
@@ -67,7 +71,10 @@ def run_folder(loaded: Loaded) -> Path:
     for section in (loaded.experiment.training, loaded.experiment.checkpoint):
         if section.get("output_dir") is not None:
             return Path(str(section["output_dir"])).expanduser()
-    return Path("runs") / run_name(loaded)
+    name = run_name(loaded)
+    if ".." in Path(name).parts or Path(name).is_absolute():
+        raise loaded.error(("name",), f"{name!r} leads out of runs/: choose another, or set training.output_dir.")
+    return Path("runs") / name
 
 
 def _usual(loaded: Loaded) -> dict[str, Any]:
@@ -93,8 +100,10 @@ def _evaluates(loaded: Loaded) -> bool:
 def build(loaded: Loaded, *, facts: dict[str, Any] | None = None, **more: Any) -> Built:
     """Everything that training needs; ``more`` are TrainingArguments that the experiment leaves open."""
     if loaded.experiment.data.train is None:
-        raise ConfigError(f"{loaded.where(('data',))}: data.train is missing: what should it learn from?")
+        raise ConfigError(f"{loaded.where(('data', 'train'))}: data.train is missing: what should it learn from?")
     task, args = arguments_for(loaded, **more)
+    for line in unused_keys(loaded, task) if place_from_environment().rank == 0 else []:
+        logging.getLogger("trainwright").warning(line)
     # Before the model is made: its first weights are part of what a seed gives.
     set_seed(args.seed)
     train, evaluation = training_rows(loaded, args)
@@ -139,7 +148,10 @@ def build_trained(loaded: Loaded, weights: Path, facts: dict[str, Any] | None) -
         # The result is what is asked for, perhaps by a program.
         built.trainer.remove_callback(ProgressCallback)
     if trained is None:
-        built.trainer._load_from_checkpoint(weights)
+        try:
+            built.trainer._load_from_checkpoint(weights)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
     return built
 
 
@@ -162,7 +174,10 @@ def training_rows(loaded: Loaded, args: TrainingArguments) -> tuple[Any, Any]:
         share = data.holdout if data.holdout is not None else _HOLDOUT
         if not 0 < share < 1:
             raise loaded.error(("data", "holdout"), f"{share} should lie between 0 and 1.")
-        train, evaluation = hold_out(train, share, seed=0)
+        try:
+            train, evaluation = hold_out(train, share, seed=0)
+        except ValueError as error:
+            raise loaded.error(("data", "holdout"), str(error)) from None
     elif (split := eval_split(loaded)) is not None:
         evaluation = load_rows(loaded, "train", split=split)
     return first(train, data.limit_train), first(evaluation, data.limit_eval) if evaluation is not None else None
@@ -179,10 +194,12 @@ def _trainer(loaded: Loaded, args: TrainingArguments, prepared: Prepared, *, tra
     kind = Seq2SeqTrainer if isinstance(args, Seq2SeqTrainingArguments) else Trainer
     metrics = prepared.metrics
     if loaded.experiment.model.metrics is not None:
+        if split_reference(loaded.experiment.model.metrics) is None:
+            raise loaded.error(("model", "metrics"), "write my_file.py:function.")
         reference = resolve(loaded, ("model", "metrics"), loaded.experiment.model.metrics)
         metrics = load_object(reference, "model.metrics")
     if training and loaded.experiment.trackers:
-        args.report_to = [*_named_trackers(args), *_trackers(loaded)]
+        args.report_to = [*_named_trackers(args), *trackers_of(loaded)]
     return kind(
         model=prepared.model,
         args=args,
@@ -201,7 +218,8 @@ def _named_trackers(args: TrainingArguments) -> list[Any]:
     return list(named) if isinstance(named, list) else []
 
 
-def _trackers(loaded: Loaded) -> list[Any]:
+def trackers_of(loaded: Loaded) -> list[Any]:
+    """The trackers that ``trackers:`` lists, none of them started."""
     found = []
     for name, options in loaded.experiment.trackers.items():
         place = ("trackers", name)
@@ -225,8 +243,10 @@ def _callbacks(loaded: Loaded) -> list[Any]:
             )
         make = make or load_object(resolve(loaded, place, name), f"callbacks.{name}")
         longer = _SHORT_OPTIONS.get(name, {})
+        shorter = {long: short for short, long in longer.items()}
         try:
-            found.append(make(**{longer.get(key, key): value for key, value in options.items()}))
+            named = {longer.get(key, key): value for key, value in options.items()}
+            found.append(make(**fitting_options(make, named, shorter)))
         except (ValueError, TypeError) as error:
             raise loaded.error(place, str(error)) from error
     return found

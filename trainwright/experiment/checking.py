@@ -16,12 +16,14 @@ import torch
 
 from trainwright.callbacks.progress import PrinterCallback
 from trainwright.checkpoint.directory import list_checkpoints
+from trainwright.config.errors import ConfigError
 from trainwright.config.intervals import EVALUATE, SAVE, cadence
 from trainwright.config.loading import Loaded
 from trainwright.engines.torch.targets import unwrap
-from trainwright.experiment.building import Built, build
-from trainwright.experiment.running import SPEED
+from trainwright.experiment.building import Built, arguments_for, build, run_folder, trackers_of
+from trainwright.experiment.running import SPEED, is_refusal, refuse_unwritable
 from trainwright.experiment.sources import first
+from trainwright.experiment.stored import resolved
 from trainwright.trainer.planning import plan_training
 from trainwright.trainer.trainer import Trainer
 
@@ -36,10 +38,24 @@ class Report:
 def check(loaded: Loaded) -> Report:
     """Do everything that a run does once; whatever would fail in hours fails now."""
     with tempfile.TemporaryDirectory(prefix="trainwright-check-") as folder, _level_put_back():
+        _refuse_unusable(loaded)
         built = build(_writing_to(loaded, folder))
         lines = [("task", built.task), *(("data", note) for note in built.prepared.notes)]
-        lines += [*_data_lines(built), *_schedule_lines(built), *_tried(built, Path(folder) / "try")]
+        try:
+            lines += [*_data_lines(built), *_schedule_lines(built), *_tried(built, Path(folder) / "try")]
+        except ValueError as error:
+            if isinstance(error, ConfigError) or not is_refusal(error):
+                raise
+            raise ConfigError(f"{loaded.document.source}: {error}") from error
     return Report(lines)
+
+
+def _refuse_unusable(loaded: Loaded) -> None:
+    """What a check itself does without, and a run would stumble over: trackers, the folder, data for later."""
+    arguments_for(loaded)
+    trackers_of(loaded)
+    resolved(loaded)
+    refuse_unwritable(run_folder(loaded))
 
 
 @contextmanager
@@ -56,7 +72,9 @@ def _level_put_back() -> Iterator[None]:
 def _writing_to(loaded: Loaded, folder: str) -> Loaded:
     """The same experiment with another folder for its results, and no trackers."""
     kept = {key: value for key, value in loaded.experiment.checkpoint.items() if key != "output_dir"}
-    training = {**loaded.experiment.training, "output_dir": folder, "report_to": "none"}
+    # No repository is made on the Hub for a try.
+    training = {**loaded.experiment.training, "output_dir": folder, "report_to": "none", "push_to_hub": False}
+    training.pop("tracker_options", None)
     experiment = dataclasses.replace(loaded.experiment, training=training, checkpoint=kept, trackers={})
     return dataclasses.replace(loaded, experiment=experiment)
 
@@ -110,6 +128,7 @@ def _tried(built: Built, folder: Path) -> list[tuple[str, str]]:
         metrics = trainer.evaluate()
         names = [name for name in metrics if name.startswith("eval_") and not name.endswith(SPEED)]
         lines.append(("metrics", ", ".join(sorted(names))))
+        _refuse_missing_metric(built, names)
     (checkpoint,) = list_checkpoints(folder)
     size = sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
     before = {name: value.clone() for name, value in unwrap(trainer.model).state_dict().items()}
@@ -122,6 +141,14 @@ def _tried(built: Built, folder: Path) -> list[tuple[str, str]]:
     lines.append(("disk", disk))
     lines.append(("memory", f"{_weights_and_more(trainer)}; {peak.text()}"))
     return lines
+
+
+def _refuse_missing_metric(built: Built, names: list[str]) -> None:
+    wanted = built.args.metric_for_best_model
+    if wanted is not None and f"eval_{wanted.removeprefix('eval_')}" not in names:
+        raise built.loaded.error(
+            ("training", "metric_for_best_model"), f"an evaluation gives {', '.join(sorted(names))}, and no {wanted}."
+        )
 
 
 def _one_step(args: Any, folder: Path) -> Any:

@@ -11,6 +11,7 @@ from torch import nn
 import trainwright.experiment.networks  # noqa: F401 - registers its classes
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded
+from trainwright.config.options import fitting_options
 from trainwright.config.registry import load_object, registered, split_reference
 from trainwright.experiment.sources import resolve
 
@@ -35,6 +36,10 @@ def build_local(loaded: Loaded, **sizes: Any) -> nn.Module:
     known = registered("model")
     make: Any = known.get(section.name)
     if make is None:
+        if split_reference(section.name) is None:
+            raise loaded.error(
+                ("model", "name"), f"this task needs one of {', '.join(sorted(known))}, or my_file.py:Class."
+            )
         make = load_object(resolve(loaded, ("model", "name"), section.name), "model.name")
     if isinstance(make, nn.Module):
         return make
@@ -44,7 +49,17 @@ def build_local(loaded: Loaded, **sizes: Any) -> nn.Module:
         inspect.signature(make).bind(**{**accepted, **section.options})
     except TypeError as error:
         raise loaded.error(("model", "options"), f"{section.name} {error}; the data gives {_listed(sizes)}.") from None
-    model = make(**{**accepted, **section.options})
+    is_ours = str(getattr(make, "__module__", "")).startswith("trainwright.")
+    options = {**accepted, **section.options}
+    try:
+        if is_ours and (given := set(sizes) & set(section.options)):
+            raise ValueError(f"{', '.join(sorted(given))} is what the data gives: leave it out.")
+        model = make(**(fitting_options(make, options) if is_ours else options))
+    except (ValueError, TypeError, RuntimeError) as error:
+        if not is_ours:
+            # The traceback leads into the user's own code.
+            raise
+        raise loaded.error(("model", "options"), f"{section.name}: {_first_line(error)}") from error
     if not isinstance(model, nn.Module):
         raise loaded.error(("model", "name"), f"{section.name} made {type(model).__name__}, which is no torch model.")
     return model
@@ -75,7 +90,8 @@ def build_pretrained(loaded: Loaded, auto_class: str, trained: str | None = None
     library = transformers_library(loaded)
     auto = getattr(library, auto_class)
     name = trained or resolve(loaded, ("model", "name"), section.name)
-    options = {**settings, **section.options}
+    # Said, so that nobody is asked at a prompt whether code may run.
+    options = {"trust_remote_code": False, **settings, **section.options}
     try:
         if section.pretrained or trained:
             # Never a pickle that runs: transformers reads .bin files with weights_only.
@@ -85,12 +101,26 @@ def build_pretrained(loaded: Loaded, auto_class: str, trained: str | None = None
         raise loaded.error(("model", "name"), _first_line(error)) from error
 
 
+def limit_length(given: Any, facts: dict[str, Any], model: nn.Module, tokenizer: Any) -> None:
+    """No text longer than the model has positions for: less by itself, and more only if it was not asked for."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if given.facts is not None or not isinstance(positions, int):
+        return
+    longest = min(positions, tokenizer.model_max_length)
+    if given.loaded.experiment.data.max_length is None:
+        facts["max_length"] = min(facts["max_length"], longest)
+    elif facts["max_length"] > positions:
+        raise given.loaded.error(
+            ("data", "max_length"), f"{facts['max_length']} is more than the {positions} tokens that the model reads."
+        )
+
+
 def processor_of(loaded: Loaded, auto_class: str, trained: str | None = None) -> Any:
     """Tokenizer or image processor: the one named, else the model's own."""
     section = loaded.experiment.model
     key = "tokenizer" if section.tokenizer else "name"
     name = trained or resolve(loaded, ("model", key), section.tokenizer or section.name)
-    remote = {key: value for key, value in section.options.items() if key == "trust_remote_code"}
+    remote = {"trust_remote_code": bool(section.options.get("trust_remote_code", False))}
     try:
         return getattr(transformers_library(loaded), auto_class).from_pretrained(name, **remote)
     except (OSError, ValueError) as error:
@@ -101,7 +131,9 @@ def task_of_pretrained(loaded: Loaded) -> str | None:
     """The task that a model's configuration says it was made for."""
     name = resolve(loaded, ("model", "name"), loaded.experiment.model.name)
     try:
-        config = transformers_library(loaded).AutoConfig.from_pretrained(name)
+        config = transformers_library(loaded).AutoConfig.from_pretrained(
+            name, trust_remote_code=bool(loaded.experiment.model.options.get("trust_remote_code", False))
+        )
     except (OSError, ValueError) as error:
         raise loaded.error(("model", "name"), _first_line(error)) from error
     for architecture in config.architectures or []:

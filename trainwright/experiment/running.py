@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +16,17 @@ from trainwright.config.loading import Loaded, load_experiment
 from trainwright.config.secrets import redacted_values
 from trainwright.core.errors import MissingMetricError
 from trainwright.experiment.building import Built, build, build_trained, run_folder, training_rows
-from trainwright.experiment.sources import load_rows
+from trainwright.experiment.sources import columns_of, load_rows
 from trainwright.experiment.stored import (
     EXPERIMENT,
     differences,
     load_stored,
     resolved,
+    samples_of,
     store,
     stored_document,
     stored_facts,
+    stored_samples,
 )
 
 Say = Callable[[str], None]
@@ -52,8 +55,10 @@ def train(loaded: Loaded, *, fresh: bool = False, say: Say = print) -> Trained:
             # The others would not know whether they look before or after it.
             raise ConfigError("--fresh cannot be used with several processes: move the earlier run away first.")
         _set_aside(folder, say)
+    refuse_unwritable(folder)
     facts = _facts_to_go_on_with(loaded, folder, say)
     built = build(loaded, facts=facts, **_defaults(loaded))
+    _refuse_other_samples(built, folder)
     for note in built.prepared.notes if is_first else []:
         say(f"{built.task}: {note}")
     if is_first:
@@ -62,10 +67,41 @@ def train(loaded: Loaded, *, fresh: bool = False, say: Say = print) -> Trained:
         output = built.trainer.train()
     except MissingMetricError as error:
         raise loaded.error(("training", "metric_for_best_model"), str(error)) from error
+    except ValueError as error:
+        if built.trainer.state.global_step > 0 or not is_refusal(error):
+            raise
+        raise ConfigError(f"{loaded.document.source}: {error}") from error
     metrics = {**output.metrics, **_last_evaluation(built)}
     if built.args.should_save:
         built.trainer.save_model()
     return Trained(folder, metrics, built.trainer.state.global_step)
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """Before the data is read: results need a place."""
+    folder = folder.absolute()
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        raise ConfigError(f"{folder}: results cannot be written there; set training.output_dir.")
+
+
+def is_refusal(error: ValueError) -> bool:
+    """Whether trainwright itself refused something: its ValueErrors speak to users, and others' are failures."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and str(trace.tb_frame.f_globals.get("__name__", "")).startswith("trainwright.")
+
+
+def _refuse_other_samples(built: Built, folder: Path) -> None:
+    """The position in the data means nothing in other data."""
+    before, now = stored_samples(folder), samples_of(built)
+    if list_checkpoints(folder) and before is not None and before != now:
+        raise built.loaded.error(
+            ("data", "train"),
+            f"it gives {now} samples, and gave {before} when the run in {folder} began: go on with the same data, "
+            "choose another name, or start anew with --fresh (the earlier run is kept aside).",
+        )
 
 
 def _defaults(loaded: Loaded) -> dict[str, Any]:
@@ -163,7 +199,11 @@ def evaluate(
 ) -> dict[str, float]:
     """Metrics of a trained model; also written to ``eval_results.json`` in its folder."""
     built, _ = _open(target, checkpoint, overrides or [], trust)
-    found = built.trainer.evaluate(_new_data(built, data), metric_key_prefix="eval")
+    rows = _new_data(built, data)
+    wanted = built.prepared.target
+    if wanted is not None and wanted not in columns_of(rows):
+        raise ConfigError(f"The data has no column {wanted!r} to compare with; predict does without one.")
+    found = built.trainer.evaluate(_encoded(built, rows), metric_key_prefix="eval")
     metrics = {name: value for name, value in found.items() if name != "epoch"}
     built.trainer.save_metrics("eval", metrics, combined=False)
     return metrics
@@ -180,10 +220,19 @@ def predict(
 ) -> tuple[Path, int]:
     """Write one JSON object a row; returns the file and the number of rows."""
     built, folder = _open(target, checkpoint, overrides or [], trust)
-    predictions = built.trainer.predict(_new_data(built, data)).predictions
     path = output or folder / "predictions.jsonl"
-    rows = built.prepared.describe(predictions)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+    except OSError as error:
+        # Now, and not when the work is done.
+        raise ConfigError(f"command line: --output {path} cannot be written: {error.strerror}.") from None
+    found = _new_data(built, data)
+    wanted = built.prepared.target
+    if wanted in columns_of(found) and hasattr(found, "remove_columns"):
+        # Nothing is compared: labels that are missing or new do not matter.
+        found = found.remove_columns(wanted)
+    rows = built.prepared.describe(built.trainer.predict(_encoded(built, found)).predictions)
     with path.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     return path, len(rows)
@@ -193,15 +242,15 @@ def _new_data(built: Built, name: str | None) -> Any:
     """The rows named on the command line, else those for testing, else those that training was judged by."""
     loaded, given = built.loaded, built.loaded.experiment.data
     if name is not None:
-        return _encoded(built, load_rows(loaded, "test", name=name))
+        return load_rows(loaded, "test", name=name)
     if given.test is not None:
-        return _encoded(built, load_rows(loaded, "test"))
+        return load_rows(loaded, "test")
     evaluation = training_rows(loaded, built.args)[1]
     if evaluation is None:
         raise ConfigError(
             "There is no data to evaluate on: add --data FILE, or data.test or data.eval to the experiment."
         )
-    return _encoded(built, evaluation)
+    return evaluation
 
 
 def _encoded(built: Built, rows: Any) -> Any:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import glob
 import inspect
+import logging
+import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ _READERS = {
     ".text": "text",
     ".md": "text",
 }
+#: How readers say that there is nothing in a file.
+_EMPTY = ("corresponds to no data", "EmptyDataError", "at least one example")
 BUILT_IN = ("digits", "characters")
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
@@ -48,6 +52,8 @@ def load_rows(loaded: Loaded, part: str, *, name: str | None = None, split: str 
     """The rows that ``data.<part>`` (or ``name``) stands for: a dataset, or whatever the user's code gives."""
     place: Place = ("data", part)
     wanted = name if name is not None else getattr(loaded.experiment.data, part)
+    if not wanted:
+        raise ConfigError("command line: --data is empty.")
     options = loaded.experiment.data.options
     if wanted in registered("dataset"):
         return _called(registered("dataset")[wanted], options)
@@ -64,8 +70,17 @@ def load_rows(loaded: Loaded, part: str, *, name: str | None = None, split: str 
         raise
     except Exception as error:
         # Anything: many readers, each with errors of its own.
-        text = str(error).strip().splitlines()
-        raise loaded.error(place, f"{wanted!r} cannot be read: {text[0] if text else type(error).__name__}") from error
+        problem = f"{wanted!r} cannot be read: {_reason(error)}"
+        raise ConfigError(f"command line: --data {problem}") if name else loaded.error(place, problem) from error
+
+
+def _reason(error: BaseException) -> str:
+    """What a reader says, in one line; what made it fail says more than that it did."""
+    if any(words in f"{error} {error.__cause__!r}" for words in _EMPTY):
+        return "it has no rows."
+    told = error.__cause__ if error.__cause__ is not None and "error occurred" in str(error) else error
+    text = str(told).strip().splitlines()
+    return text[0] if text and type(told) is not StopIteration else "it has no rows."
 
 
 def named_here(name: str) -> str:
@@ -119,6 +134,9 @@ def _library() -> Any:
         import datasets
     except ImportError as error:
         raise ConfigError("Data files are read by the package datasets: pip install 'trainwright[hf]'") from error
+    # It logs what it raises too, with a traceback.
+    logging.getLogger("datasets.builder").setLevel(logging.CRITICAL)
+    logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)
     if not sys.stderr.isatty():
         # A bar never ends up in a log file.
         datasets.disable_progress_bars()
@@ -178,8 +196,39 @@ def pick_column(loaded: Loaded, key: str, given: str | None, rows: Any, usual: t
     )
 
 
+def expect_columns(rows: Any, names: Iterable[str]) -> None:
+    """New rows need the columns that the model was trained with."""
+    present = columns_of(rows)
+    missing = [name for name in names if name not in present]
+    if missing:
+        raise ValueError(
+            f"The data lacks the columns {', '.join(missing)}, which the model was trained with; "
+            f"there are {', '.join(present) or 'none'}."
+        )
+
+
+def class_numbers(rows: Any, facts: dict[str, Any]) -> Callable[[Any], int]:
+    """What stands in the target's column -> the class's number in training; other data may number its classes anew."""
+    classes: list[str] = facts["classes"] or []
+    codes = {name: index for index, name in enumerate(classes)}
+    named = getattr(getattr(rows, "features", {}).get(facts["target"]), "names", None)
+
+    def number(value: Any) -> int:
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        if is_number and named is None and facts["numbered"] and 0 <= value < len(classes):
+            return value
+        name = named[value] if is_number and named is not None and 0 <= value < len(named) else str(value)
+        if name not in codes:
+            raise ValueError(f"The label {name!r} is none of those trained with: {', '.join(classes)}.")
+        return codes[name]
+
+    return number
+
+
 def hold_out(rows: Any, share: float, seed: int) -> tuple[Any, Any]:
     """(train, evaluation), chosen by ``seed`` alone."""
+    if math.ceil(len(rows) * share) >= len(rows):
+        raise ValueError(f"{share} of {len(rows)} rows leaves none to train on.")
     if hasattr(rows, "train_test_split"):
         parts = rows.train_test_split(test_size=share, seed=seed)
         return parts["train"], parts["test"]

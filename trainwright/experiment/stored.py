@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from trainwright.checkpoint.durable import write_text
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import NAMED_SECTIONS, Loaded, experiment_from
 from trainwright.config.registry import split_reference
-from trainwright.config.secrets import redacted_values
+from trainwright.config.secrets import MASK, redacted_values
 from trainwright.config.yaml12 import Document, Place, read_yaml_file, write_yaml
 from trainwright.experiment.building import Built
 from trainwright.experiment.sources import BUILT_IN, resolve
@@ -56,8 +57,13 @@ def store(built: Built, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     plain = redacted_values(resolved(built.loaded))
     _replace(folder / EXPERIMENT, _HEADER + write_yaml(plain))
-    found = {"task": built.task, "facts": built.prepared.facts}
+    found = {"task": built.task, "facts": built.prepared.facts, "samples": samples_of(built)}
     _replace(folder / PREPROCESSING, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+
+
+def samples_of(built: Built) -> int | None:
+    """How many samples there are to train on, where that is known."""
+    return len(built.prepared.train) if hasattr(built.prepared.train, "__len__") else None
 
 
 def _replace(path: Path, text: str) -> None:
@@ -68,17 +74,31 @@ def _replace(path: Path, text: str) -> None:
 
 def stored_document(folder: Path) -> Document | None:
     """What is kept in ``folder``, if it is the folder of an experiment."""
-    return read_yaml_file(folder / EXPERIMENT) if (folder / EXPERIMENT).is_file() else None
+    if not (folder / EXPERIMENT).is_file():
+        return None
+    document = read_yaml_file(folder / EXPERIMENT)
+    if not isinstance(document.data, dict):
+        raise ConfigError(f"{document.source} is no experiment: was it changed by hand?")
+    return document
 
 
 def stored_facts(folder: Path) -> dict[str, Any] | None:
     """What the run found out about its data."""
+    return _stored(folder, "facts") or None
+
+
+def stored_samples(folder: Path) -> int | None:
+    """How many samples the run began with."""
+    return _stored(folder, "samples")
+
+
+def _stored(folder: Path, key: str) -> Any:
     path = folder / PREPROCESSING
     if not path.is_file():
         return None
     try:
-        return json.loads(path.read_text(encoding="utf-8"))["facts"] or None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        return json.loads(path.read_text(encoding="utf-8")).get(key)
+    except (OSError, ValueError, AttributeError) as error:
         raise ConfigError(f"{path} cannot be read ({error}): was it changed by hand?") from None
 
 
@@ -87,8 +107,25 @@ def load_stored(folder: Path, overrides: list[str], *, trust: bool) -> Loaded:
     document = stored_document(folder)
     if document is None:
         raise ConfigError(f"{folder} has no {EXPERIMENT}: it is not the folder of an experiment.")
-    # It goes on in its own folder, wherever that has been moved to.
-    return experiment_from(document, [f"training.output_dir={folder}", *overrides], trust=trust, folder=folder)
+    # It goes on in its own folder, wherever that has been moved to; as a value, for a folder may be called 1e3.
+    own = ("checkpoint" if "output_dir" in (document.data.get("checkpoint") or {}) else "training", "output_dir")
+    return experiment_from(document, overrides, trust=trust, folder=folder, values={own: str(folder)})
+
+
+def refuse_masked(loaded: Loaded) -> None:
+    """A secret is never kept, so a run that was given one needs it again."""
+    for place in _masked(resolved(loaded), ()):
+        key = ".".join(map(str, place))
+        raise loaded.error(
+            place, f"secrets are not kept with a run: give it again, {key}=..., or run the same command."
+        )
+
+
+def _masked(value: Any, place: Place) -> Iterator[Place]:
+    if isinstance(value, str) and MASK in value:
+        yield place
+    for key, item in value.items() if isinstance(value, dict) else ():
+        yield from _masked(item, (*place, key))
 
 
 def differences(before: dict[str, Any], after: dict[str, Any], place: str = "") -> list[tuple[str, Any, Any]]:

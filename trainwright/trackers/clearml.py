@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from trainwright.core.tracker import TrackedRun, finite
 from trainwright.trackers.naming import tagged
-from trainwright.trackers.packages import environment, package
+from trainwright.trackers.packages import environment, only_errors, package
 from trainwright.trackers.pictures import picture_file
 from trainwright.trackers.servers import with_port
 
@@ -47,7 +49,8 @@ class ClearmlTracker:
         with environment(CLEARML_CACHE_DIR=str(folder)):
             task = package("clearml", "clearml").Task
             self._is_ours = task.current_task() is None
-            self._task = task.current_task() or self._open(task, run)
+            with _unprinted():
+                self._task = task.current_task() or self._open(task, run)
         if run.tags and not self._is_ours:
             self._task.add_tags(list(run.tags))
         # Steps are those of the run: the package would add the last one to them.
@@ -103,8 +106,22 @@ class ClearmlTracker:
             self._task.mark_failed(force=True, status_reason="training failed")
         elif status == "stopped":
             self._task.mark_stopped(force=True)
-        self._task.close()
+        with _unprinted():
+            self._task.close()
         self._task = None
+
+
+@contextmanager
+def _unprinted() -> Iterator[None]:
+    """Without what the package prints, which nothing else switches off, where the user wants to read errors alone."""
+    modules = [package(f"clearml.{name}", "clearml") for name in (("task", "logger") if only_errors() else ())]
+    for module in modules:
+        module.print = lambda *args, **kwargs: None
+    try:
+        yield
+    finally:
+        for module in modules:
+            del module.print
 
 
 def _has_account() -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainwright.core.tracker import TrackedRun
 from trainwright.trackers.naming import tagged
-from trainwright.trackers.packages import environment, package
+from trainwright.trackers.packages import environment, only_errors, package
 from trainwright.trackers.pictures import picture_file
 
 #: What the package would collect by itself: code, output, arguments, metrics of other libraries.
@@ -45,7 +45,8 @@ class CometTracker:
 
     def start(self, run: TrackedRun) -> str | None:
         # Without it, importing the package hooks into the import of every other one.
-        with environment(COMET_DISABLE_AUTO_LOGGING="1"):
+        quiet = {"COMET_LOGGING_CONSOLE": "ERROR"} if only_errors() else {}
+        with environment(COMET_DISABLE_AUTO_LOGGING="1", **quiet):
             comet = package("comet_ml", "comet_ml")
         has_account = bool(comet.get_config("comet.api_key"))
         if (self.server or self.online) and not has_account:
@@ -58,7 +59,8 @@ class CometTracker:
             raise ConnectionError("Comet did not accept the experiment.")
         if run.name:
             self._experiment.set_name(run.name)
-        self._experiment.add_tags(list(run.tags))
+        if run.tags:
+            self._experiment.add_tags(list(run.tags))
         self._experiment.log_parameters(run.config)
         self._experiment.log_other("env", json.dumps(run.facts, default=str))
         return self._experiment.get_key()

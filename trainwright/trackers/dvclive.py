@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from trainwright.core.tracker import TrackedRun
 from trainwright.trackers.files import copy
 from trainwright.trackers.naming import tagged
@@ -36,6 +38,8 @@ class DvcliveTracker:
         folder = self.folder or run.folder / "dvclive"
         name = run.name if self._options["save_dvc_exp"] else None
         live = package("dvclive", "dvclive").Live
+        for file in ("metrics.json", "params.yaml"):
+            _discard_damaged(folder / file)
         if not self._options["save_dvc_exp"]:
             live = _outside_repositories(live)
         self._live = live(dir=str(folder), resume=run.step > 0, exp_name=name, **self._options)
@@ -63,6 +67,22 @@ class DvcliveTracker:
             self._live.summary["status"] = status
             self._live.end()
             self._live = None
+
+
+def _discard_damaged(file: Path) -> None:
+    """The package overwrites these in place, and cannot go on from one that a killed process left half written.
+
+    Curves are in other files; these are written again with the next values.
+    """
+    try:
+        # JSON is YAML.
+        is_whole = isinstance(yaml.safe_load(file.read_text(encoding="utf-8")), dict)
+    except FileNotFoundError:
+        return
+    except (ValueError, yaml.YAMLError):
+        is_whole = False
+    if not is_whole:
+        file.unlink()
 
 
 def _outside_repositories(live: Any) -> Any:

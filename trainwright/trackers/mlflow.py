@@ -13,7 +13,7 @@ from typing import Any
 
 from trainwright.core.tracker import TrackedRun
 from trainwright.trackers.naming import tagged
-from trainwright.trackers.packages import package
+from trainwright.trackers.packages import environment, only_errors, package
 from trainwright.trackers.pictures import file_name, picture_bytes
 
 _STATUS = {"done": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
@@ -44,7 +44,9 @@ class MlflowTracker:
         self._run_id = ""
 
     def start(self, run: TrackedRun) -> str | None:
-        tracking, entities = package("mlflow.tracking", "mlflow"), package("mlflow.entities", "mlflow")
+        # Read when the package is imported.
+        with environment(**({"MLFLOW_LOGGING_LEVEL": "ERROR"} if only_errors() else {})):
+            tracking, entities = package("mlflow.tracking", "mlflow"), package("mlflow.entities", "mlflow")
         address, artifacts = self.server or os.environ.get("MLFLOW_TRACKING_URI"), self.artifact_location
         if address is None:
             folder = (self.folder or run.folder / "mlflow").absolute()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +17,11 @@ def package(module: str, tracker: str, install: str | None = None) -> Any:
     except ImportError as error:
         name = install or module.partition(".")[0]
         raise ValueError(f"report_to={tracker!r} needs the package {name}: pip install {name}") from error
+
+
+def only_errors() -> bool:
+    """Whether the user wants to read errors alone: what packages print of their own accord is kept back then."""
+    return logging.getLogger("trainwright").getEffectiveLevel() >= logging.ERROR
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from trainwright.core.tracker import TrackedRun
 from trainwright.trackers.naming import tagged
-from trainwright.trackers.packages import package
+from trainwright.trackers.packages import only_errors, package
 from trainwright.trackers.pictures import picture_file
 
 _STEP = "train/global_step"
@@ -76,7 +76,9 @@ class WandbTracker:
             id=run.earlier_id,
             resume="allow" if run.earlier_id and mode == "online" else None,
             # The package would wrap stdout and stderr of the whole process, and note the command line with its secrets.
-            settings=wandb.Settings(**{"console": "off", "x_disable_meta": True, **server, **self._settings}),
+            settings=wandb.Settings(
+                **{"console": "off", "x_disable_meta": True, "silent": only_errors(), **server, **self._settings}
+            ),
             **{name: value for name, value in self._about.items() if value is not None},
         )
 

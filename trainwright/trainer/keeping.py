@@ -12,6 +12,7 @@ from torch import nn
 
 from trainwright.checkpoint.models import ModelFolder
 from trainwright.config.cadence import Every, Moment
+from trainwright.config.registry import suggestion
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.state import ExportableState, TrainerControl, TrainerState
 from trainwright.engines.torch.targets import unwrap
@@ -19,6 +20,7 @@ from trainwright.engines.torch.targets import unwrap
 logger = logging.getLogger("trainwright")
 
 TRAIN_LOSS = "train_loss"
+_TIMES = ("_runtime", "_per_second", "_preparation_time", "epoch")
 
 
 class KeepBest(TrainerCallback, ExportableState):
@@ -76,6 +78,9 @@ class KeepBest(TrainerCallback, ExportableState):
         self.best: float | None = None
         #: Times in a row without a new best.
         self.times_worse = 0
+        #: Names that evaluations of this run gave.
+        self._seen: set[str] = set()
+        self._has_complained = False
         self._found: dict[str, float] = {}
         self._found_at = -1
         self._losses_before: tuple[float, int] = (0.0, 0)
@@ -108,6 +113,7 @@ class KeepBest(TrainerCallback, ExportableState):
             # A second train() of the same Trainer is a run of its own.
             self.best, self.times_worse, self._losses_before = None, 0, (0.0, 0)
         self._found, self._found_at, self._is_training = {}, -1, True
+        self._seen = set()
         self._last = self._moment(state)
         if Path(args.output_dir).resolve().is_relative_to(self.folder.resolve()):
             raise ValueError(
@@ -123,9 +129,11 @@ class KeepBest(TrainerCallback, ExportableState):
         if not self._is_training:
             # Somebody looks at other data; what is kept is decided by the training's own evaluations.
             return
-        if state.global_step != self._found_at:
-            self._found, self._found_at = {}, state.global_step
         metrics = kwargs.get("metrics") or {}
+        if state.global_step != self._found_at:
+            self._complain_of_missing()
+            self._found, self._found_at = {}, state.global_step
+        self._seen.update(metrics)
         if not self.metrics:
             self._keep(state, kwargs, None)
         elif self.metrics == (TRAIN_LOSS,):
@@ -149,11 +157,26 @@ class KeepBest(TrainerCallback, ExportableState):
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.every is not None:
             self._judge_training(state, control, kwargs)
+        self._complain_of_missing()
         self._is_training = False
 
     def on_train_failed(self, error: BaseException | None = None) -> None:
         """Called when training raises."""
         self._is_training = False
+
+    def _complain_of_missing(self) -> None:
+        """Say once what evaluations never give: nothing would be saved by it, and nobody would know why."""
+        missing = [name for name in self.metrics if name not in self._seen and name != TRAIN_LOSS]
+        if self._seen and missing and not self._has_complained:
+            self._has_complained = True
+            found = sorted(name for name in self._seen if not name.endswith(_TIMES))
+            logger.error(
+                "No model is saved in %s: evaluations give no %s%s; they give %s.",
+                self.folder,
+                missing[0],
+                suggestion(missing[0], found),
+                ", ".join(found) or "nothing",
+            )
 
     def _judge_if_due(self, now: Moment, state: TrainerState, control: TrainerControl, kwargs: dict[str, Any]) -> None:
         assert self.every is not None

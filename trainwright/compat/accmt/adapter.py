@@ -108,6 +108,13 @@ class AcceleratedModule(Module):
         if not isinstance(found, Mapping):
             found = {} if found is None else {"loss": found}
         loss = found.get("loss")
+        if loss is not None and not isinstance(loss, Tensor):
+            if isinstance(loss, bool) or not isinstance(loss, (int, float)):
+                raise ValueError(
+                    f"{type(self.users).__name__}'s validation step returned a {type(loss).__name__} as the loss; it "
+                    "must be a scalar tensor, alone or as 'loss' in a dict."
+                )
+            loss = torch.tensor(float(loss))
         known = {metric.name: metric for metric in self.metrics_of(self.validation_set)}
         for name, value in found.items():
             if name == "loss":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from trainwright.compat.accmt.modules import AcceleratorModule
 from trainwright.compat.accmt.settings import Settings
+from trainwright.config.warnings import TrainwrightWarning
 from trainwright.data.composing import ComposedCollator, ComposedOrder
 from trainwright.data.curriculum import Curriculum, StepsCurriculum
 from trainwright.data.order import RandomOrder
@@ -59,6 +61,21 @@ def data_choices(settings: Settings, module: AcceleratorModule) -> DataChoices:
     )
 
 
+def check_train_choices(settings: Settings, train: Any) -> None:
+    """What was said about the order and the making of batches must have somebody to act on."""
+    sampler = settings.sampler if settings.later.sampler_train is None else settings.later.sampler_train
+    if isinstance(train, Curriculum) and sampler is not None:
+        raise ValueError("sampler chooses among one data set, and a curriculum has several: leave it out.")
+    collate = settings.collate_fn if settings.later.collate_fn_train is None else settings.later.collate_fn_train
+    given = [name for name, value in (("sampler", sampler), ("collate_fn", collate)) if value is not None]
+    if isinstance(train, DataLoader) and given:
+        warnings.warn(
+            f"{' and '.join(given)} do not act on a DataLoader, which has its own: give it the data set's.",
+            TrainwrightWarning,
+            stacklevel=3,
+        )
+
+
 def _one_of(name: str, value: Any, other: str, instead: Any) -> Any:
     if value is not None and instead is not None:
         raise ValueError(f"{name} and {other} say the same thing twice: keep one.")
@@ -95,6 +112,8 @@ def training_data(module: AcceleratorModule, dataset: Any) -> Any:
         )
     if isinstance(dataset, list) and dataset and all(_is_stage(item) for item in dataset):
         return _curriculum(dataset)
+    if not isinstance(dataset, Curriculum):
+        _refuse_what_is_no_data("train_dataset", dataset)
     return dataset
 
 
@@ -124,13 +143,26 @@ def validation_data(module: AcceleratorModule, dataset: Any) -> tuple[Any, dict[
     elif isinstance(found, list) and found and all(_is_data(item) for item in found):
         sets = dict(enumerate(found))
     else:
+        if found is not None:
+            _refuse_what_is_no_data("val_dataset", found)
         return found, {}
+    if not sets:
+        raise ValueError("val_dataset={} names no data set: leave it out, or put one in.")
+    for key, value in sets.items():
+        _refuse_what_is_no_data(f"val_dataset[{key!r}]", value)
     return {str(key): value for key, value in sets.items()}, {str(key): key for key in sets}
 
 
 def _is_data(item: Any) -> bool:
     """Whether a list's entry is a data set or loader, and not a sample."""
     return isinstance(item, (Dataset, DataLoader)) or hasattr(item, "column_names")
+
+
+def _refuse_what_is_no_data(name: str, data: Any) -> None:
+    if isinstance(data, (str, bytes)) or not (hasattr(data, "__getitem__") or hasattr(data, "__iter__")):
+        raise ValueError(f"{name} must be a data set, not a {type(data).__name__}.")
+    if hasattr(data, "__len__") and not isinstance(data, DataLoader) and len(data) == 0:
+        raise ValueError(f"{name} is empty.")
 
 
 def _from_hook(module: AcceleratorModule, name: str, dataset: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from trainwright.engines.torch.optim_own import Adafactor
 from trainwright.engines.torch.schedules import build_scheduler
 
 KEYS = ("epochs", "max_steps", "batch_size", "optim", "optimizer", "scheduler", "step_scheduler_per_epoch")
+_WORDS = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 
 
 class FactorSchedule:
@@ -118,7 +120,7 @@ class HyperParameters:
         self.optim_kwargs = _numbers(optim_kwargs or {})
         self.scheduler = None if scheduler is None else _named(Scheduler, "scheduler", scheduler)
         self.scheduler_kwargs = _numbers(scheduler_kwargs or {})
-        self.step_scheduler_per_epoch = bool(step_scheduler_per_epoch)
+        self.step_scheduler_per_epoch = truth("step_scheduler_per_epoch", step_scheduler_per_epoch)
         _refuse_unknown(self.optim, self.optim_kwargs, ("params",), "optimizer")
         if self.scheduler is not None:
             _refuse_unknown(self.scheduler, self.scheduler_kwargs, ("optimizer",), "scheduler")
@@ -252,8 +254,20 @@ def _refuse_unknown(builder: Callable[..., Any], given: Mapping[str, Any], hidde
             )
 
 
+def truth(name: str, value: Any) -> bool:
+    """``value`` as a boolean; ``yes`` and ``no`` are words to YAML 1.2, and were booleans to what read these files.
+
+    >>> truth("resume", "no"), truth("resume", True)
+    (False, True)
+    """
+    found = _WORDS.get(value.strip().lower()) if isinstance(value, str) else value
+    if not isinstance(found, bool):
+        raise ValueError(f"{name}={value!r} must be True or False.")
+    return found
+
+
 def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """``values`` with numbers for strings that are numbers: YAML 1.1 reads ``1e-3`` as text."""
+    """``values`` with numbers for strings that are numbers (YAML 1.1 reads ``1e-3`` as text), and booleans."""
     return {key: _number(value) for key, value in values.items()}
 
 
@@ -262,6 +276,8 @@ def _number(value: Any) -> Any:
         return type(value)(_number(item) for item in value)
     if not isinstance(value, str):
         return value
+    if value.strip().lower() in _WORDS:
+        return _WORDS[value.strip().lower()]
     for kind in (int, float):
         try:
             return kind(value)
@@ -272,7 +288,8 @@ def _number(value: Any) -> Any:
 
 def _positive(name: str, value: Any) -> int:
     number = _number(value)
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or number != int(number) or number < 1:
+    is_number = isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
+    if not is_number or number != int(number) or number < 1:
         raise ValueError(f"{name}={value!r} must be a whole number of at least 1.")
     return int(number)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -109,7 +109,7 @@ def metrics_by_set(metrics: Any) -> dict[Any, list[Metric]]:
     if metrics is None:
         return {}
     sets = dict(metrics) if isinstance(metrics, Mapping) else {None: metrics}
-    found = {key: list(value) if isinstance(value, Iterable) else [value] for key, value in sets.items()}
+    found = {key: list(value) if isinstance(value, (list, tuple, set)) else [value] for key, value in sets.items()}
     for value in (metric for group in found.values() for metric in group):
         if not isinstance(value, Metric):
             raise ValueError(f"metrics: {value!r} is no Metric.")

@@ -107,6 +107,12 @@ class AcceleratorModule:
     def after_eval(self) -> None:
         """After an evaluation."""
 
+    @property
+    def can_validate(self) -> bool:
+        """Whether there is a step for validation."""
+        names = ("validation_step",) if self._is_extended else ("step", "validation_step")
+        return any(getattr(type(self), name) is not getattr(AcceleratorModule, name) for name in names)
+
     # ---- what may be one's own
 
     def collate_fn(self, batch: list[Any]) -> Any:

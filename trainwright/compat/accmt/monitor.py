@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.callbacks.monitor import Monitor as NativeMonitor
-from trainwright.compat.accmt.hyperparameters import read_config
+from trainwright.compat.accmt.hyperparameters import read_config, truth
 from trainwright.config.registry import suggestion
 from trainwright.config.warnings import TrainwrightWarning
 
@@ -49,14 +49,14 @@ class Monitor:
         if not isinstance(config, (str, Path, Mapping)):
             raise ValueError(f"monitor must be a Monitor, a dict or a path, not a {type(config).__name__}.")
         values = config if isinstance(config, Mapping) else read_config(Path(config))
-        values = values.get("monitor", values)
+        values = values.get("monitor", values) if isinstance(values, Mapping) else values
+        if not isinstance(values, Mapping):
+            raise ValueError(f"monitor must hold switches, such as {{'learning_rate': True}}, not {values!r}.")
         names = [field.name for field in dataclasses.fields(cls)]
-        for name, value in values.items():
+        for name in values:
             if name not in names:
                 raise ValueError(f"monitor has no {name!r}{suggestion(name, names)}; it has {', '.join(names)}.")
-            if not isinstance(value, bool):
-                raise ValueError(f"monitor: {name}={value!r} must be true or false.")
-        return cls(**values)
+        return cls(**{name: truth(f"monitor: {name}", value) for name, value in values.items()})
 
     def native(self) -> NativeMonitor:
         """The callback that does it."""

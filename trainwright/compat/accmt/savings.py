@@ -12,6 +12,7 @@ from trainwright.compat.accmt.settings import Settings
 from trainwright.config.registry import suggestion
 from trainwright.trainer.keeping import TRAIN_LOSS, KeepBest
 
+_FIXED = ("best_valid_loss", "best_train_loss", "always")
 _GRAMMAR = "'best_valid_loss', 'best_train_loss', 'always', 'best_<metric>' (of a Metric), a list of these, or None"
 
 
@@ -29,7 +30,7 @@ def saving_modes(model_saving: Any) -> list[str]:
             raise ValueError(
                 f"model_saving={mode!r} must be {_GRAMMAR}{suggestion(mode, ['best_valid_loss', 'always'])}."
             )
-    return [mode if mode.lower() != "always" else "always" for mode in given]
+    return list(dict.fromkeys(mode.lower() if mode.lower() in _FIXED else mode for mode in given))
 
 
 def keepers(

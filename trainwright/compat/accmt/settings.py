@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainwright.checkpoint.models import bytes_of
 from trainwright.compat.accmt.cadence import native_cadence
 from trainwright.compat.accmt.handlers import rescue_kinds
-from trainwright.compat.accmt.hyperparameters import HyperParameters
+from trainwright.compat.accmt.hyperparameters import HyperParameters, truth
 from trainwright.config.registry import suggestion
 
 
@@ -38,11 +40,12 @@ class LaterSettings:
     def __post_init__(self) -> None:
         if self.callback is not None and self.callbacks is not None:
             raise ValueError("callback and callbacks are two names of one thing: keep one.")
-        if self.max_checkpoints is not None and self.max_checkpoints < 1:
-            raise ValueError(f"max_checkpoints={self.max_checkpoints} must be at least 1.")
+        _set_booleans(self, "enable_checkpointing multiple_checkpoints disable_model_saving gradient_checkpointing")
+        _set_booleans(self, "dataloader_drop_last")
+        for name in ("max_checkpoints", "cleanup_cache_every_n_steps"):
+            _check_count(name, getattr(self, name))
         for value in self.patience.values() if isinstance(self.patience, dict) else [self.patience]:
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ValueError(f"patience={self.patience!r} must be at least 1.")
+            _check_count("patience", value)
 
     @property
     def all_callbacks(self) -> list[Any]:
@@ -142,26 +145,55 @@ class Settings:
     def __post_init__(self) -> None:
         if not isinstance(self.model_path, (str, Path)) or not str(self.model_path):
             raise ValueError(f"model_path={self.model_path!r} must be the path of a folder for the model.")
+        _set_booleans(self, "set_to_none shuffle_train shuffle_validation safe_serialization compile verbose")
+        _set_booleans(self, "dataloader_pin_memory report_loss_after_eval eval_when_finish eval_when_start")
         if isinstance(self.resume, int) and not isinstance(self.resume, bool):
             raise ValueError(
                 f"resume={self.resume}: checkpoints are known by their step here; True takes the newest, and an older "
                 "one is resumed by trainwright.Trainer.train(resume_from_checkpoint='.../checkpoint-N')."
             )
+        if self.resume is not None:
+            self.resume = truth("resume", self.resume)
         if self.model_saving_above is not None and self.model_saving_aboce is not None:
             raise ValueError("model_saving_above and model_saving_aboce are one argument: keep one.")
-        for name in ("evaluate_every_n_steps", "grad_accumulation_steps"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise ValueError(f"{name}={value!r} must be a whole number of at least 1, or None.")
-        if self.log_every is None or self.log_every == 0 or self.log_every < -1:
-            raise ValueError(f"log_every={self.log_every!r} must be at least 1, or -1 for once an epoch.")
-        if self.clip_grad is not None and (isinstance(self.clip_grad, bool) or float(self.clip_grad) <= 0):
-            raise ValueError(f"clip_grad={self.clip_grad!r} must be positive, or None for no clipping.")
+        self._check_names()
+        self._check_numbers()
         if self.later.compile_kwargs and not self.compile:
             raise ValueError("compile_kwargs do nothing without compile=True.")
         # Now, and not when the first checkpoint is due.
         native_cadence(self.checkpoint_every)
         rescue_kinds(self.handlers)
+
+    def _check_names(self) -> None:
+        if self.checkpoint is not None and (not isinstance(self.checkpoint, (str, Path)) or not str(self.checkpoint)):
+            raise ValueError(f"checkpoint={self.checkpoint!r} must be the path of a folder, or None.")
+        if self.track_name is not None and not isinstance(self.track_name, str):
+            raise ValueError(f"track_name={self.track_name!r} must be a name, or None for that of the model's folder.")
+        names = ("train_loss_metric_name", "val_loss_metric_name")
+        for name in names:
+            if not isinstance(getattr(self, name), str) or not getattr(self, name):
+                raise ValueError(f"{name}={getattr(self, name)!r} must be a name.")
+        if self.train_loss_metric_name == self.val_loss_metric_name:
+            raise ValueError(
+                f"{' and '.join(names)} are both {self.val_loss_metric_name!r}: two curves need two names."
+            )
+
+    def _check_numbers(self) -> None:
+        _check_count("evaluate_every_n_steps", self.evaluate_every_n_steps)
+        _check_count("grad_accumulation_steps", self.grad_accumulation_steps)
+        if self.log_every != -1 and (not _is_whole(self.log_every) or self.log_every < 1):
+            raise ValueError(f"log_every={self.log_every!r} must be at least 1, or -1 for once an epoch.")
+        if not _is_whole(self.dataloader_num_workers) or self.dataloader_num_workers < 0:
+            raise ValueError(f"dataloader_num_workers={self.dataloader_num_workers!r} must be at least 0.")
+        if self.clip_grad is not None and (not _is_number(self.clip_grad) or not 0 < self.clip_grad < math.inf):
+            raise ValueError(f"clip_grad={self.clip_grad!r} must be a positive number, or None for no clipping.")
+        for name in ("model_saving_below", "model_saving_above", "model_saving_aboce"):
+            value = getattr(self, name)
+            if value is not None and (not _is_number(value) or math.isnan(value)):
+                raise ValueError(f"{name}={value!r} must be a number, or None.")
+            if value is not None and (not self.model_saving or self.later.disable_model_saving):
+                raise ValueError(f"{name}={value} does nothing without model_saving: leave it out.")
+        bytes_of(self.max_shard_size)
 
     @property
     def above(self) -> float | None:
@@ -182,6 +214,24 @@ class Settings:
     @property
     def project(self) -> str:
         return self.track_name or Path(self.model_path).absolute().name
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _check_count(name: str, value: Any) -> None:
+    if value is not None and (not _is_whole(value) or value < 1):
+        raise ValueError(f"{name}={value!r} must be a whole number of at least 1, or None.")
+
+
+def _set_booleans(holder: Any, names: str) -> None:
+    for name in names.split():
+        setattr(holder, name, truth(name, getattr(holder, name)))
 
 
 def _number(value: Any, default: float) -> float:

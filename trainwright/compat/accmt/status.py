@@ -64,6 +64,7 @@ class StatusKeeper(TrainerCallback, ExportableState):
         self.is_epoch_end = self.is_last_step = self.is_finished = False
         self._losses_before: list[float] = [0.0, 0]
         self._validated: dict[str, float] = {}
+        self._sets_done: set[str] = set()
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step == 0:
@@ -72,7 +73,7 @@ class StatusKeeper(TrainerCallback, ExportableState):
             self.num_checkpoints, self._losses_before = 0, [0.0, 0]
         self._take_up()
         self.is_finished = False
-        self._validated = {}
+        self._validated, self._sets_done = {}, set()
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.is_epoch_end = False
@@ -105,10 +106,11 @@ class StatusKeeper(TrainerCallback, ExportableState):
         for name, parts in named.items():
             if parts is not None and not is_speed(parts[1]):
                 self._note(parts[0], parts[1], kwargs["metrics"][name])
-        if self.sets is not None and len(self._validated) < len(self.sets):
+        self._sets_done.update(parts[0] for parts in named.values() if parts is not None)
+        if self.sets is not None and len(self._sets_done) < len(self.sets):
             return
         losses = list(self._validated.values())
-        self._validated = {}
+        self._validated, self._sets_done = {}, set()
         self.status["evaluations_done"] += 1
         if losses:
             loss = sum(losses) / len(losses)

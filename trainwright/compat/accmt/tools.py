@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -11,6 +13,9 @@ from torch import nn
 from trainwright.compat.accmt.hyperparameters import FactorSchedule, HyperParameters
 from trainwright.core.module import StepPlan
 from trainwright.engines.torch.optim_own import Adafactor
+
+#: Adagrad has the argument too, and no such kernel.
+_FUSED_ON_CUDA = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD)
 
 
 def build_optimizer(hps: HyperParameters, model: nn.Module) -> Any:
@@ -21,14 +26,14 @@ def build_optimizer(hps: HyperParameters, model: nn.Module) -> Any:
     options = dict(hps.optim_kwargs)
     if hps.optim is Adafactor:
         options = _adafactor_options(options)
-    known = inspect.signature(hps.optim).parameters
     on_cuda = all(parameter.is_cuda for parameter in parameters)
-    if "fused" in known and on_cuda and not {"fused", "foreach", "differentiable"} & set(options):
+    if hps.optim in _FUSED_ON_CUDA and on_cuda and not {"fused", "foreach", "differentiable"} & set(options):
         options["fused"] = True
     betas = options.get("betas")
     if isinstance(betas, list):
         options["betas"] = tuple(betas)
-    return hps.optim(parameters, **options)
+    with _named_in_errors(f"optimizer {getattr(hps.optim, '__name__', hps.optim)}"):
+        return hps.optim(parameters, **options)
 
 
 def _adafactor_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -70,13 +75,15 @@ def _warmup_steps(steps: Any, ratio: Any, total: int) -> int:
     if steps is not None and isinstance(steps, float) and 0 < steps < 1:
         ratio, steps = steps, None
     if ratio is not None:
-        if not 0 <= ratio <= 1:
-            raise ValueError(f"scheduler: warmup_ratio={ratio} must lie between 0 and 1.")
+        if not isinstance(ratio, (int, float)) or not 0 <= ratio <= 1:
+            raise ValueError(f"scheduler: warmup_ratio={ratio!r} must lie between 0 and 1.")
         return int(total * ratio)
     if steps is None:
         return 0
-    if steps < 0 or steps != int(steps):
-        raise ValueError(f"scheduler: num_warmup_steps={steps} must be a number of steps, or a share between 0 and 1.")
+    if not isinstance(steps, (int, float)) or steps < 0 or steps != int(steps):
+        raise ValueError(
+            f"scheduler: num_warmup_steps={steps!r} must be a number of steps, or a share between 0 and 1."
+        )
     return int(steps)
 
 
@@ -94,8 +101,18 @@ def _of_torch(hps: HyperParameters, optimizer: Any, total: int, plan: StepPlan) 
     for name, value in (("T_max", total), ("num_training_steps", total)):
         if name in known and name not in options:
             options[name] = value
-    if build is torch.optim.lr_scheduler.CyclicLR and "cycle_momentum" not in options:
+    if "cycle_momentum" in known and "cycle_momentum" not in options:
         # torch refuses to cycle a momentum that an optimizer does not have.
         has_momentum = any(name in optimizer.defaults for name in ("momentum", "betas"))
         options["cycle_momentum"] = has_momentum
-    return build(optimizer, **options)
+    with _named_in_errors(f"scheduler {getattr(build, '__name__', build)}"):
+        return build(optimizer, **options)
+
+
+@contextmanager
+def _named_in_errors(what: str) -> Iterator[None]:
+    """torch says what is wrong with a value, and not whose it is."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{what}: {error}") from error

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.compat.accmt.settings import Settings, near_argument
-from trainwright.trackers import TRACKERS, options_by_tracker, tracker_name
+from trainwright.trackers import TRACKERS, options_by_tracker, options_of, servers, tracker_class, tracker_name
 from trainwright.trackers.aim import AimTracker as Aim
 from trainwright.trackers.clearml import ClearmlTracker as ClearML
 from trainwright.trackers.comet import CometTracker as CometML
@@ -27,30 +27,59 @@ def tracking_settings(settings: Settings, options: dict[str, Any]) -> dict[str, 
     given = settings.log_with
     specs = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
     specs = [_known_name(spec) for spec in specs]
-    own = tuple(name for name in Settings.__dataclass_fields__ if name != "later")
-    for name in options if not specs else ():
+    own = (*(name for name in Settings.__dataclass_fields__ if name != "later"), *_OF_THE_RUN)
+    rest = {name: value for name, value in options.items() if name not in _OF_THE_RUN}
+    for name in rest if not specs else ():
         raise ValueError(
             f"The Trainer has no argument {name!r}{near_argument(name, own)}, and no tracker (log_with) that could "
             "take it."
         )
+    place = None if settings.logging_dir is None else str(settings.logging_dir)
+    server = None if place is None else server_address(place)
+    if server is not None:
+        _refuse_server(specs, server)
+    of_the_run = {"run_name": _run_name(options.get("run_name")), "tags": _tags(options.get("tags"))}
     if not specs:
-        return {"report_to": "none"}
-    rest = {name: value for name, value in options.items() if name not in _OF_THE_RUN}
+        return {"report_to": "none", **of_the_run}
     try:
         by_tracker = options_by_tracker([spec for spec in specs if _is_buildable(spec)], rest)
     except ValueError as error:
         near = next((text for name in rest if (text := near_argument(name, own))), "")
         raise ValueError(f"{error}{near}") from None
-    tags = options.get("tags")
-    place = str(settings.logging_dir)
     return {
         "report_to": specs,
         "tracker_options": {name: values for name, values in by_tracker.items() if values} or None,
-        "run_name": options.get("run_name"),
-        "tags": [tags] if isinstance(tags, str) else None if tags is None else list(tags),
+        **of_the_run,
         # A folder for each model: several share one logging_dir.
-        "logging_dir": place if server_address(place) else str(Path(place) / settings.project),
+        "logging_dir": place if place is None or server else str(Path(place) / settings.project),
     }
+
+
+def _refuse_server(specs: list[Any], server: str) -> None:
+    """An address is for all of them, so all of them must have a server."""
+    if not specs:
+        raise ValueError(f"logging_dir={server!r} is the address of a server: name its tracker in log_with.")
+    for spec in specs:
+        if not _is_buildable(spec) or "server" not in options_of(tracker_class(spec)):
+            raise ValueError(
+                f"logging_dir={server!r} is the address of a server, and {tracker_name(spec)} has none; "
+                f"{', '.join(servers())} have. Give a folder as logging_dir, and the address to those that take it: "
+                f"server={server!r}."
+            )
+
+
+def _run_name(given: Any) -> str | None:
+    if given is not None and not isinstance(given, str):
+        raise ValueError(f"run_name={given!r} must be a name.")
+    return given
+
+
+def _tags(given: Any) -> list[str] | None:
+    if given is None or isinstance(given, str):
+        return given if given is None else [given]
+    if not isinstance(given, (list, tuple, set)) or not all(isinstance(tag, str) for tag in given):
+        raise ValueError(f"tags={given!r} must be a list of words.")
+    return list(given)
 
 
 def _known_name(spec: Any) -> Any:

@@ -17,7 +17,7 @@ from trainwright.checkpoint.directory import list_checkpoints, newest_good
 from trainwright.compat.accmt.adapter import AcceleratedModule
 from trainwright.compat.accmt.anew import SetAside
 from trainwright.compat.accmt.callbacks import Moments, MomentsBridge
-from trainwright.compat.accmt.data import data_choices, training_data, validation_data
+from trainwright.compat.accmt.data import check_train_choices, data_choices, training_data, validation_data
 from trainwright.compat.accmt.hyperparameters import HyperParameters, read_config
 from trainwright.compat.accmt.logs import InTheirWords, ValidationBatches
 from trainwright.compat.accmt.loop import Loop, prepared_teacher
@@ -102,7 +102,7 @@ class Trainer:
         self._settings = settings = Settings(**given, later=later)
         self.hps = HyperParameters.from_config(hps_config)
         saving_modes(model_saving)
-        if needless:
+        if needless and settings.verbose:
             _say_needless(needless)
         self._metrics = metrics_by_set(later.metrics)
         self._moments = Moments(later.all_callbacks)
@@ -139,6 +139,7 @@ class Trainer:
         module = as_module(module, kwargs)
         train = training_data(module, train_dataset)
         with self._as_loud_as_asked():
+            check_train_choices(self._settings, train)
             wanted = self._wanted_checkpoint()
             native = self._prepared(module, val_dataset, wanted)
             with prepared_teacher(module.teacher, native.args):
@@ -191,6 +192,10 @@ class Trainer:
         self._keeper = keeper = StatusKeeper()
         keeper.sets, self.module = sets, module
         validates = validation is not None
+        if validates and not module.can_validate:
+            raise ValueError(
+                f"{type(module).__name__} has no validation_step: define it (or step), or fit without val_dataset."
+            )
         args = self._arguments(validates, checkpoint)
         self._kept = keepers(
             self._settings,
@@ -306,7 +311,7 @@ def as_module(module: Any, kwargs: dict[str, Any]) -> AcceleratorModule:
     """``module``, or one around the transformers model that it names."""
     if isinstance(module, str):
         return AcceleratorModule.from_hf(module, **kwargs)
-    if isinstance(module, tuple):
+    if isinstance(module, tuple) and len(module) == 2:
         return AcceleratorModule.from_hf(module[0], module[1], **kwargs)
     if not isinstance(module, AcceleratorModule):
         raise ValueError(
@@ -354,4 +359,4 @@ def _seed_of(checkpoint: str | None) -> int:
 
 
 def _say_needless(names: list[str]) -> None:
-    warnings.warn(f"{', '.join(names)} change nothing here: leave them out.", TrainwrightWarning, stacklevel=4)
+    warnings.warn(f"{', '.join(names)} change nothing here: leave them out.", TrainwrightWarning, stacklevel=3)

@@ -30,14 +30,16 @@ def hand_over(name: str, target: Path) -> list[Path]:
         raise ConfigError(f"There is no experiment {name!r}{suggestion(name, known)}; there are {', '.join(known)}.")
     name = name.removesuffix(".yaml")
     folder, file = (target, f"{name}.yaml") if target.is_dir() or not target.suffix else (target.parent, target.name)
-    folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for source, copy in [(f"{name}.yaml", file), *((one, one) for one in (*_COMPANIONS.get(name, []), SCHEMA))]:
-        path = folder / copy
+    copies = {folder / file: f"{name}.yaml", **{folder / one: one for one in _COMPANIONS.get(name, [])}}
+    for path in copies:
         if path.exists():
-            if copy == SCHEMA:
-                continue
             raise ConfigError(f"{path} is there already: it is not overwritten. Choose another place.")
-        shutil.copyfile(_HOME / source, path)
-        written.append(path)
-    return written
+    if not (folder / SCHEMA).exists():
+        copies[folder / SCHEMA] = SCHEMA
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, source in copies.items():
+            shutil.copyfile(_HOME / source, path)
+    except OSError as error:
+        raise ConfigError(f"{target} cannot be written: {error.strerror}.") from None
+    return list(copies)

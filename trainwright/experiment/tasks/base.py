@@ -45,6 +45,8 @@ class Prepared:
     processor: Any = None
     #: Lines for the person who started it.
     notes: list[str] = field(default_factory=list)
+    #: The column that evaluation compares with, and prediction does without.
+    target: str | None = None
     #: Columns of the data that are not used.
     dropped: list[str] = field(default_factory=list)
 
@@ -70,6 +72,19 @@ class TensorRows(Dataset):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return {name: values[index] for name, values in self.columns.items()}
+
+
+def classes_of(values: list[Any], column: str) -> list[str]:
+    """The names of the classes that a column holds; ValueError where it cannot be learned."""
+    missing = sum(value is None or value != value for value in values)
+    if missing:
+        raise ValueError(f"{missing} of {len(values)} rows have nothing in {column!r}: remove them, or fill them in.")
+    if any(isinstance(value, (list, dict)) for value in values):
+        raise ValueError(f"{column!r} holds lists or objects; a label is one word or number.")
+    found = labels_of(values)
+    if len(found) < 2:
+        raise ValueError(f"All rows have the same {column!r} ({', '.join(found) or 'no rows'}): nothing to tell apart.")
+    return found
 
 
 def labels_of(values: list[Any]) -> list[str]:

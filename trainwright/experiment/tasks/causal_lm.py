@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from trainwright.config.loading import Loaded
 from trainwright.experiment import measures
 from trainwright.experiment.builtin_data import documentation, encode
-from trainwright.experiment.models import build_local, build_pretrained, is_local, processor_of
-from trainwright.experiment.sources import columns_of, pick_column
+from trainwright.experiment.models import build_local, build_pretrained, is_local, limit_length, processor_of
+from trainwright.experiment.sources import columns_of, expect_columns, pick_column
 from trainwright.experiment.tasks.base import Given, Prepared, TensorRows
 
 _TEXTS = ("text", "content", "document", "completion")
@@ -48,11 +48,14 @@ def _tokens(given: Given) -> Prepared:
         "dropped": [name for name in columns_of(given.train) if name != _text_column(given)],
     }
 
+    model = build_pretrained(given.loaded, "AutoModelForCausalLM", given.trained)
+    limit_length(given, facts, model, tokenizer)
+
     def blocks(rows: Any) -> Any:
         return _in_blocks(rows, facts, tokenizer)
 
     return Prepared(
-        model=build_pretrained(given.loaded, "AutoModelForCausalLM", given.trained),
+        model=model,
         encode=blocks,
         describe=_described,
         facts=facts,
@@ -74,16 +77,22 @@ def _text_column(given: Given) -> str:
 def _in_blocks(rows: Any, facts: dict[str, Any], tokenizer: Any) -> Any:
     """All texts behind each other, with an end mark between them, cut into blocks; the short rest is left out."""
     length, end = facts["max_length"], tokenizer.eos_token_id
+    expect_columns(rows, [facts["text"]])
+    if length < 2:
+        raise ValueError("data.max_length=1: a token is learned from the one before it, so a block needs two.")
 
     def cut(batch: dict[str, list[Any]]) -> dict[str, Any]:
         stream: list[int] = []
-        for tokens in tokenizer([str(text) for text in batch[facts["text"]]], add_special_tokens=False)["input_ids"]:
+        texts = [str(text) for text in batch[facts["text"]] if text is not None]
+        for tokens in tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []:
             stream += tokens if end is None else [*tokens, end]
         starts = range(0, len(stream) - length + 1, length) if len(stream) >= length else [0]
         found = [stream[start : start + length] for start in starts if len(stream[start : start + length]) > 1]
         return {"input_ids": found, "labels": [list(block) for block in found]}
 
     cut_rows = rows.map(cut, batched=True, batch_size=1000, remove_columns=rows.column_names)
+    if len(cut_rows) == 0:
+        raise ValueError(f"The column {facts['text']!r} holds too little text for one block.")
     return cut_rows.filter(lambda row: len(row["input_ids"]) == length) if len(cut_rows) > 1 else cut_rows
 
 
@@ -110,13 +119,14 @@ def _described(predictions: Any) -> list[dict[str, Any]]:
 def _characters(given: Given) -> Prepared:
     data = given.loaded.experiment.data
     facts = given.facts or {
-        "alphabet": "".join(sorted(set(_joined(given.train, data.text)))),
+        "alphabet": "".join(sorted(set(_joined(given.train, _character_column(given))))),
         "max_length": data.max_length or 64,
+        "text": _character_column(given),
         "dropped": [],
     }
 
     def rows_of(rows: Any) -> TensorRows:
-        return _character_rows(_joined(rows, data.text), facts)
+        return _character_rows(_joined(rows, facts.get("text", data.text)), facts)
 
     return Prepared(
         model=build_local(given.loaded, symbols=len(facts["alphabet"])),
@@ -134,9 +144,14 @@ def character_lines() -> list[str]:
     return documentation()[:_CHARACTERS_READ].splitlines(keepends=True)
 
 
+def _character_column(given: Given) -> str | None:
+    return _text_column(given) if columns_of(given.train) else None
+
+
 def _joined(rows: Any, column: Any) -> str:
     if columns_of(rows):
         name = column if isinstance(column, str) else "text"
+        expect_columns(rows, [name])
         return "\n".join(str(text) for text in rows[name])
     return "".join(rows[index] for index in range(len(rows)))
 

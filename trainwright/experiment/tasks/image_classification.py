@@ -13,8 +13,8 @@ from trainwright.config.loading import Loaded
 from trainwright.experiment import measures
 from trainwright.experiment.builtin_data import digits
 from trainwright.experiment.models import build_local, build_pretrained, is_local, processor_of
-from trainwright.experiment.sources import columns_of, pick_column
-from trainwright.experiment.tasks.base import Given, Prepared, TensorRows, labels_of
+from trainwright.experiment.sources import class_numbers, columns_of, expect_columns, pick_column
+from trainwright.experiment.tasks.base import Given, Prepared, TensorRows, classes_of
 from trainwright.experiment.tasks.tabular import described_classes
 
 _IMAGES = ("image", "img", "pixel_values", "picture")
@@ -61,6 +61,7 @@ class ImageClassification:
             facts=facts,
             metrics=measures.classification,
             processor=processor,
+            target=facts["target"],
             notes=[f"{len(names)} classes"],
             dropped=facts["dropped"],
         )
@@ -88,7 +89,7 @@ def _facts(given: Given) -> dict[str, Any]:
     return {
         "image": image,
         "target": target,
-        "classes": known or labels_of(rows[target]),
+        "classes": known or classes_of(list(rows[target]), target),
         "numbered": known is not None,
         "channels": 3,
         "image_size": data.image_size or 64,
@@ -101,8 +102,12 @@ class ImageRows(Dataset):
 
     def __init__(self, rows: Any, facts: dict[str, Any], processor: Any) -> None:
         self.rows, self.facts, self.processor = rows, facts, processor
-        self._codes = {name: index for index, name in enumerate(facts["classes"])}
+        expect_columns(rows, [facts["image"]])
+        self._number = class_numbers(rows, facts)
         self._has_target = facts["target"] in columns_of(rows)
+        for value in set(rows[facts["target"]]) if self._has_target else ():
+            # A label that is not known is known now, and not in the middle of an epoch.
+            self._number(value)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -116,8 +121,7 @@ class ImageRows(Dataset):
             pixels = _scaled(image, self.facts["image_size"])
         found: dict[str, Any] = {"pixel_values": pixels}
         if self._has_target:
-            value = row[self.facts["target"]]
-            found["labels"] = torch.tensor(value if self.facts["numbered"] else self._codes[str(value)])
+            found["labels"] = torch.tensor(self._number(row[self.facts["target"]]))
         return found
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from trainwright.config.loading import Loaded
 from trainwright.data.collators_text import DataCollatorForSeq2Seq
 from trainwright.experiment import measures
-from trainwright.experiment.models import build_pretrained, processor_of
-from trainwright.experiment.sources import columns_of, pick_column
+from trainwright.experiment.models import build_pretrained, limit_length, processor_of
+from trainwright.experiment.sources import columns_of, expect_columns, pick_column
 from trainwright.experiment.tasks.base import Given, Prepared
 
 _SOURCES = ("source", "input", "text", "document", "article", "question", "dialogue")
@@ -33,6 +33,7 @@ class Seq2Seq:
         facts = given.facts or _facts(given)
         tokenizer = processor_of(given.loaded, "AutoTokenizer", given.trained)
         model = build_pretrained(given.loaded, "AutoModelForSeq2SeqLM", given.trained)
+        limit_length(given, facts, model, tokenizer)
 
         def encode(rows: Any) -> Any:
             return _encoded(rows, facts, tokenizer)
@@ -45,6 +46,7 @@ class Seq2Seq:
             collator=DataCollatorForSeq2Seq(tokenizer, model=model),
             metrics=measures.generation(tokenizer),
             processor=tokenizer,
+            target=facts["target"],
             notes=[f"reads {facts['source']}, writes {facts['target']}"],
             dropped=facts["dropped"],
         )
@@ -65,10 +67,14 @@ def _with_end(tokens: list[int], end: int | None, longest: int) -> list[int]:
 
 
 def _encoded(rows: Any, facts: dict[str, Any], tokenizer: Any) -> Any:
+    expect_columns(rows, [facts["source"]])
+
     def tokenize(batch: dict[str, list[Any]]) -> dict[str, Any]:
         limits = {"truncation": True, "max_length": facts["max_length"]}
-        found = dict(tokenizer([str(text) for text in batch[facts["source"]]], **limits))
+        found = dict(tokenizer(["" if text is None else str(text) for text in batch[facts["source"]]], **limits))
         if facts["target"] in batch:
+            if None in batch[facts["target"]]:
+                raise ValueError(f"There are rows with nothing in {facts['target']!r}: remove them, or fill them in.")
             texts = [str(text) for text in batch[facts["target"]]]
             labels = tokenizer(text_target=texts, **limits)["input_ids"]
             found["labels"] = [_with_end(tokens, tokenizer.eos_token_id, facts["max_length"]) for tokens in labels]

@@ -12,8 +12,8 @@ from torch import Tensor
 from trainwright.config.loading import Loaded
 from trainwright.experiment import measures
 from trainwright.experiment.models import build_local
-from trainwright.experiment.sources import columns_of, pick_column
-from trainwright.experiment.tasks.base import Given, Prepared, TensorRows, labels_of
+from trainwright.experiment.sources import columns_of, expect_columns, pick_column
+from trainwright.experiment.tasks.base import Given, Prepared, TensorRows, classes_of, labels_of
 
 _TARGETS = ("target", "label", "labels", "y", "class")
 #: Whole numbers with more values than this are amounts, not classes.
@@ -53,6 +53,7 @@ class Tabular:
             facts=facts,
             metrics=metrics,
             notes=[_summary(facts)],
+            target=facts["target"],
             dropped=facts["dropped"],
         )
 
@@ -61,6 +62,8 @@ class Tabular:
         target = pick_column(given.loaded, "target", data.target, rows, _TARGETS, "to be predicted")
         for name in data.features or []:
             pick_column(given.loaded, "features", name, rows, (), "a feature")
+        if target in (data.features or []):
+            raise given.loaded.error(("data", "features"), f"{target!r} is the target: it cannot predict itself.")
         names = data.features or [name for name in columns_of(rows) if name != target]
         found = [_column(name, rows[name]) for name in names]
         values = [value for value in rows[target] if value is not None]
@@ -69,14 +72,28 @@ class Tabular:
             raise given.loaded.error(
                 ("data", "target"), f"{target!r} holds words: use model.task: tabular-classification."
             )
-        numbers = np.asarray([0.0] if is_class else values, dtype=np.float64)
+        if not any(column is not None for column in found):
+            raise ValueError("No column is of use: each is empty, always the same, or a name of its own in every row.")
+        classes = classes_of(list(rows[target]), target) if is_class else None
+        numbers = np.asarray([0.0] if is_class else finite(rows[target], target), dtype=np.float64)
         return {
             "target": target,
-            "classes": labels_of(values) if is_class else None,
+            "classes": classes,
             "target_scale": {"mean": float(numbers.mean()), "scale": float(numbers.std()) or 1.0},
             "columns": [column for column in found if column is not None],
             "dropped": [name for name, column in zip(names, found, strict=True) if column is None],
         }
+
+
+def finite(values: Any, column: str) -> list[float]:
+    """The numbers to predict; none may be missing or infinite."""
+    wrong = [value for value in values if not isinstance(value, (int, float)) or not math.isfinite(value)]
+    if wrong:
+        raise ValueError(
+            f"{len(wrong)} of {len(values)} rows have no finite number in {column!r} (such as {wrong[0]!r}): "
+            "remove them, or fill them in."
+        )
+    return [float(value) for value in values]
 
 
 def _are_classes(values: list[Any]) -> bool:
@@ -105,24 +122,24 @@ class _Encoder:
         self.width = sum(len(column.get("categories", [0])) for column in facts["columns"])
 
     def __call__(self, rows: Any) -> TensorRows:
-        present = columns_of(rows)
-        missing = [column["name"] for column in self.facts["columns"] if column["name"] not in present]
-        if missing:
-            raise ValueError(f"The data lacks the columns {', '.join(missing)}, which the model was trained with.")
+        expect_columns(rows, [column["name"] for column in self.facts["columns"]])
         parts = [_encoded(column, rows[column["name"]]) for column in self.facts["columns"]]
         features = torch.from_numpy(np.concatenate(parts, axis=1).astype(np.float32))
-        has_target = self.facts["target"] in present
+        has_target = self.facts["target"] in columns_of(rows)
         return TensorRows(features=features, labels=self._labels(rows[self.facts["target"]]) if has_target else None)
 
     def _labels(self, values: list[Any]) -> Tensor:
         classes, scale = self.facts["classes"], self.facts["target_scale"]
         if classes is None:
-            numbers = (np.asarray(values, dtype=np.float64) - scale["mean"]) / scale["scale"]
+            numbers = (np.asarray(finite(values, self.facts["target"])) - scale["mean"]) / scale["scale"]
             return torch.from_numpy(numbers.astype(np.float32))
         known = {name: index for index, name in enumerate(classes)}
-        unknown = {str(value) for value in values} - set(known)
+        unknown = sorted({"nothing" if value is None else str(value) for value in values} - set(known))
         if unknown:
-            raise ValueError(f"The target has {', '.join(sorted(unknown))}, which the training data had not.")
+            more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
+            raise ValueError(
+                f"{self.facts['target']!r} has {', '.join(unknown[:5])}{more}, which the training data had not."
+            )
         return torch.tensor([known[str(value)] for value in values])
 
 
@@ -134,7 +151,10 @@ def _encoded(column: dict[str, Any], values: list[Any]) -> np.ndarray:
             if str(value) in codes:
                 table[row, codes[str(value)]] = 1.0
         return table
-    numbers = np.asarray([math.nan if value is None else value for value in values], dtype=np.float64)
+    try:
+        numbers = np.asarray([math.nan if value is None else value for value in values], dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{column['name']!r} holds numbers in the training data, and here something else.") from None
     return np.nan_to_num((numbers - column["mean"]) / column["scale"], posinf=0.0, neginf=0.0)[:, None]
 
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from trainwright.config.loading import Loaded
 from trainwright.experiment import measures
-from trainwright.experiment.models import build_pretrained, processor_of
-from trainwright.experiment.sources import columns_of, pick_column
-from trainwright.experiment.tasks.base import Given, Prepared, labels_of
-from trainwright.experiment.tasks.tabular import described_classes
+from trainwright.experiment.models import build_pretrained, limit_length, processor_of
+from trainwright.experiment.sources import class_numbers, columns_of, expect_columns, pick_column
+from trainwright.experiment.tasks.base import Given, Prepared, classes_of
+from trainwright.experiment.tasks.tabular import described_classes, finite
 
 _TEXTS = ("text", "sentence", "sentence1", "premise", "content", "review", "question")
 _SECONDS = {"sentence1": "sentence2", "premise": "hypothesis"}
@@ -45,6 +45,7 @@ class TextClassification:
             }
         auto = "AutoModelForSequenceClassification"
         model = build_pretrained(given.loaded, auto, given.trained, **settings)
+        limit_length(given, facts, model, tokenizer)
 
         def encode(rows: Any) -> Any:
             return _encoded(rows, facts, tokenizer)
@@ -56,6 +57,7 @@ class TextClassification:
             facts=facts,
             metrics=measures.classification if names else measures.regression(),
             processor=tokenizer,
+            target=facts["target"],
             notes=[f"reads {' and '.join(facts['text'])}, predicts {facts['target']} ({_kind(names)})"],
             dropped=facts["dropped"],
         )
@@ -79,44 +81,32 @@ def _facts(given: Given) -> dict[str, Any]:
     target = pick_column(given.loaded, "target", data.target, rows, _TARGETS, "the label")
     feature = getattr(rows, "features", {}).get(target)
     known = getattr(feature, "names", None)
-    values = rows[target]
-    if any(value is None for value in values):
-        raise given.loaded.error(("data", "target"), f"{target!r} has rows without a label.")
+    values = list(rows[target])
     is_number = known is None and all(isinstance(value, float) for value in values)
     return {
         "text": texts,
         "target": target,
         # Numbers of a dataset that knows its names stay what they are.
-        "classes": known or (None if is_number else labels_of(values)),
+        "classes": known or (None if is_number else classes_of(values, target)),
         "numbered": known is not None,
-        "max_length": data.max_length or 256,
+        "max_length": data.max_length or 256,  # or less: what the model reads
         "dropped": [name for name in columns if name not in (*texts, target)],
     }
 
 
 def _encoded(rows: Any, facts: dict[str, Any], tokenizer: Any) -> Any:
-    names = facts["classes"]
-    codes = {name: index for index, name in enumerate(names or [])}
+    expect_columns(rows, facts["text"])
+    number = class_numbers(rows, facts)
 
     def tokenize(batch: dict[str, list[Any]]) -> dict[str, Any]:
-        texts = [[str(text) for text in batch[name]] for name in facts["text"]]
+        texts = [["" if text is None else str(text) for text in batch[name]] for name in facts["text"]]
         found = dict(tokenizer(*texts, truncation=True, max_length=facts["max_length"]))
         values = batch.get(facts["target"])
         if values is not None:
-            found["labels"] = [_label(value, facts, codes) for value in values]
+            found["labels"] = finite(values, facts["target"]) if facts["classes"] is None else list(map(number, values))
         return found
 
     return rows.map(tokenize, batched=True, remove_columns=rows.column_names)
-
-
-def _label(value: Any, facts: dict[str, Any], codes: dict[str, int]) -> Any:
-    if facts["classes"] is None:
-        return float(value)
-    if facts["numbered"] and isinstance(value, int):
-        return value
-    if str(value) not in codes:
-        raise ValueError(f"The label {value!r} is none of those trained with: {', '.join(codes)}.")
-    return codes[str(value)]
 
 
 def _described(predictions: Any, names: list[str] | None) -> list[dict[str, Any]]:

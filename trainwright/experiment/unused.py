@@ -1,0 +1,52 @@
+"""Keys that a task has no use for: said, and not passed over."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from trainwright.config.loading import Loaded
+from trainwright.config.registry import split_reference
+from trainwright.experiment.models import is_local
+from trainwright.experiment.sources import BUILT_IN
+
+#: Keys of data: that only some tasks read.
+_READ_BY = {
+    "text": ("text-classification", "causal-lm", "seq2seq", "image-classification"),
+    "target": ("text-classification", "seq2seq", "image-classification", "tabular"),
+    "features": ("tabular",),
+    "max_length": ("text-classification", "causal-lm", "seq2seq"),
+    "image_size": ("image-classification",),
+}
+_SPLITS = ("train_split", "eval_split")
+
+
+def unused_keys(loaded: Loaded, task: str) -> list[str]:
+    """A line for each key that was written and does nothing."""
+    data, model = loaded.experiment.data, loaded.experiment.model
+    usual = {one.name: one.default for one in dataclasses.fields(data)}
+    said = {name for name, default in usual.items() if name != "options" and getattr(data, name) != default}
+    kind = "tabular" if task.startswith("tabular") else task
+    found = [
+        (("data", name), f"the task {task} has no use for it")
+        for name in _READ_BY
+        if name in said and kind not in _READ_BY[name]
+    ]
+    if "image_size" in said and kind == "image-classification" and not is_local(loaded):
+        found.append((("data", "image_size"), "the model's image processor decides"))
+    if "eval" in said and "holdout" in said:
+        found.append((("data", "holdout"), "data.eval is what it is evaluated on"))
+    if _has_no_splits(loaded):
+        found += [(("data", name), "data.train is not a dataset with parts") for name in _SPLITS if name in said]
+    if data.train in BUILT_IN and data.options:
+        found.append((("data", "options"), f"{data.train} takes none"))
+    if is_local(loaded):
+        found += [(("model", "tokenizer"), "this model has none")] if model.tokenizer else []
+        found += [] if model.pretrained else [(("model", "pretrained"), "this model always starts from new weights")]
+    return [f"{loaded.where(place)}: {'.'.join(place)} does nothing: {why}." for place, why in found]
+
+
+def _has_no_splits(loaded: Loaded) -> bool:
+    name = str(loaded.experiment.data.train)
+    path = loaded.base_folder(("data", "train")) / Path(name).expanduser()
+    return name in BUILT_IN or split_reference(name) is not None or path.is_file()
