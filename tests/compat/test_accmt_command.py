@@ -25,6 +25,7 @@ def accmt(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_launch_hands_on_arguments_and_the_exit_code(tmp_path: Path) -> None:
     script = tmp_path / "a folder" / "my script.py"
     script.parent.mkdir()

@@ -235,6 +235,7 @@ def start(folder: Path, every: str | None, handler: int | None) -> subprocess.Po
     return process
 
 
+@pytest.mark.slow
 def test_ctrl_c_with_a_handler_saves_and_raises(tmp_path: Path) -> None:
     process = start(tmp_path, None, 1)
     process.send_signal(signal.SIGINT)

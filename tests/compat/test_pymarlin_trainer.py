@@ -275,6 +275,7 @@ def test_ranks(tmp_path: Path) -> None:
         build(Images(), tmp_path, distributed_training_args=DistributedTrainingArguments(world_size=2))
 
 
+@pytest.mark.slow
 def test_what_fits_is_found_by_trying(tmp_path: Path) -> None:
     run = build(Images(), tmp_path, epochs=1, gpu_batch_size_limit="auto")
     assert (run.train_step_batch_size, run.gradient_accumulation) == (12, 1)
@@ -283,6 +284,7 @@ def test_what_fits_is_found_by_trying(tmp_path: Path) -> None:
     assert [call for call in run.module.calls if call[0] == "backward"] == [("backward", step) for step in range(4)]
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_done_again_in_pieces(tmp_path: Path) -> None:
     class Large(Images):
         def train_step(self, global_step: int, batch: Any, device: Any) -> Any:
