@@ -99,6 +99,15 @@ def test_resume_from_the_folder_alone_even_if_it_moved(place: Path) -> None:
     assert not (place / "runs/e").exists()
 
 
+def test_data_that_changed_in_between_is_named(place: Path) -> None:
+    assert call("train", "e.yaml", "training.max_steps=2").exit_code == 0
+    assert "was changed" not in call("train", "e.yaml", "training.max_steps=3").output
+    (place / "t.csv").write_text(TABLE.replace("0,0,x", "9,9,x"))
+    done = call("train", "e.yaml", "training.max_steps=4")
+    assert done.exit_code == 0, done.output
+    assert f"{place / 't.csv'} was changed since the run began" in done.output
+
+
 def test_another_experiment_does_not_overwrite_a_run(place: Path) -> None:
     assert call("train", "e.yaml", "training.max_steps=2").exit_code == 0
     before = (place / "runs/e/model.safetensors").read_bytes()

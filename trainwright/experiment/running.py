@@ -19,6 +19,7 @@ from trainwright.experiment.building import Built, build, build_trained, run_fol
 from trainwright.experiment.sources import columns_of, load_rows
 from trainwright.experiment.stored import (
     EXPERIMENT,
+    changed_files,
     differences,
     load_stored,
     resolved,
@@ -137,6 +138,8 @@ def _facts_to_go_on_with(loaded: Loaded, folder: Path, say: Say) -> dict[str, An
         )
     for name, before, after in changed:
         say(f"Goes on with {name}: {after!r} (was {before!r}).")
+    for name in changed_files(loaded, folder):
+        say(f"{name} was changed since the run began: it goes on with what is there now.")
     return stored_facts(folder)
 
 

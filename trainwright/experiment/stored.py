@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 import json
 import os
 from collections.abc import Iterator
@@ -58,12 +59,27 @@ def store(built: Built, folder: Path) -> None:
     plain = redacted_values(resolved(built.loaded))
     _replace(folder / EXPERIMENT, _HEADER + write_yaml(plain))
     found = {"task": built.task, "facts": built.prepared.facts, "samples": samples_of(built)}
+    found["files"] = files_of(built.loaded)
     _replace(folder / PREPROCESSING, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
 
 
 def samples_of(built: Built) -> int | None:
     """How many samples there are to train on, where that is known."""
     return len(built.prepared.train) if hasattr(built.prepared.train, "__len__") else None
+
+
+def files_of(loaded: Loaded) -> dict[str, list[int]]:
+    """Size and time of change of the files that the data is read from."""
+    data = loaded.experiment.data
+    names = [resolve(loaded, ("data", part), name) for part in ("train", "eval") if (name := getattr(data, part))]
+    paths = [path for name in names for path in (Path(found) for found in sorted(glob.glob(name))) if path.is_file()]
+    return {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in paths}
+
+
+def changed_files(loaded: Loaded, folder: Path) -> list[str]:
+    """Files that are not what they were when the run in ``folder`` began."""
+    before, now = _stored(folder, "files") or {}, files_of(loaded)
+    return [name for name in now if name in before and before[name] != now[name]]
 
 
 def _replace(path: Path, text: str) -> None:
