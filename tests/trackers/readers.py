@@ -39,7 +39,9 @@ def read_tensorboard(folder: Path) -> Stored:
     for tag in events.Tags()["scalars"]:
         for point in events.Scalars(tag):
             found.add(tag, point.step, point.value)
-    texts = {tag: _fenced(events.Tensors(tag)[-1].tensor_proto.string_val[0]) for tag in events.Tags()["tensors"]}
+    # By time: names of two files of one second do not tell which came first.
+    last = {tag: max(events.Tensors(tag), key=lambda event: event.wall_time) for tag in events.Tags()["tensors"]}
+    texts = {tag: _fenced(event.tensor_proto.string_val[0]) for tag, event in last.items()}
     found.config, found.status = texts["args"], texts["status"]["status"]
     found.tags = set(found.config["tags"])
     found.files = {file.name for file in (place / "artifacts").rglob("*")} | set(events.Tags()["images"])

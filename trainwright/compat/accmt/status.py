@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.state import ExportableState, TrainerControl, TrainerState
+from trainwright.trainer.keeping import TRAIN_LOSS, KeepBest
 
 #: The name of the only validation set, where it has none.
 ONLY_SET = "0"
@@ -136,6 +138,12 @@ class StatusKeeper(TrainerCallback, ExportableState):
         if count > before[1]:
             mean = (total - before[0]) / (count - before[1])
             self.status["best_train_loss"] = _lower(self.status["best_train_loss"], mean)
+
+    def with_judged(self, kept: Sequence[KeepBest]) -> dict[str, Any]:
+        """The status as a model is saved that was just judged: by training losses, perhaps in the midst of an epoch."""
+        for value in (one.best for one in kept if one.metrics == (TRAIN_LOSS,) and one.best is not None):
+            self.status["best_train_loss"] = _lower(self.status["best_train_loss"], value)
+        return dict(self.status)
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.num_checkpoints += 1

@@ -202,7 +202,7 @@ class Trainer:
             metrics=self._metrics,
             sets=sets,
             validates=validates,
-            notes=lambda: dict(keeper.status),
+            notes=lambda: keeper.with_judged(self._kept),
             model=lambda: module.model,
         )
         batches = ValidationBatches(self._settings) if not self._settings.report_loss_after_eval else None
