@@ -111,3 +111,14 @@ def test_a_missing_package_is_named_before_the_first_step(make_args: MakeArgs, m
     with pytest.raises(ValueError, match="pip install tensorboard"):
         trainer.train()
     assert trainer.state.global_step == 0
+
+
+def test_files_of_runs_that_follow_at_once_are_read_in_their_order(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        tracker = TensorBoardTracker(folder=tmp_path)
+        tracker.start(TrackedRun(folder=tmp_path, step=step))
+        tracker.log({"loss": float(step)}, step)
+        tracker.finish("done")
+    seconds = [file.name.split(".")[3] for file in tmp_path.glob("events.out.tfevents.*")]
+    assert len(set(seconds)) == 3
+    assert [point.step for point in read(tmp_path).Scalars("train/loss")] == [1, 2, 3]

@@ -32,6 +32,7 @@ class TensorBoardTracker:
         folder = self.folder or run.folder / "runs"
         self._place = folder / redacted(run.name) if run.name else folder
         self._place.mkdir(parents=True, exist_ok=True)
+        _wait_for_a_later_name(self._place)
         self._writer = writer(str(self._place))
         if run.step:
             # TensorBoard leaves out what an earlier process wrote of the steps that come now.
@@ -76,6 +77,15 @@ class TensorBoardTracker:
 
     def _add(self, summary: Any, step: int) -> None:
         self._writer.add_event(_proto("event").Event(wall_time=time.time(), step=step, summary=summary))
+
+
+def _wait_for_a_later_name(folder: Path) -> None:
+    """Files are read in the order of their names, which begin with the second: two of one second have no order."""
+    seconds = [file.name.split(".")[3] for file in folder.glob("events.out.tfevents.*")]
+    newest = max((int(second) for second in seconds if second.isdecimal()), default=0)
+    # A name from the future (another machine's clock) is not waited for.
+    while newest - 1 <= time.time() < newest + 1:
+        time.sleep(0.02)
 
 
 def _proto(name: str) -> Any:
