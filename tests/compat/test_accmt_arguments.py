@@ -274,7 +274,6 @@ def test_tensorboard_under_the_models_name(log_with: Any, tmp_path: Path) -> Non
 
 
 def test_several_trackers_and_their_options(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
     own = Kept()
     seen = Seen(
         tmp_path, log_with=[TensorBoard, own], logging_dir=str(tmp_path / "logs"), run_name="first", tags=["a", "b"]

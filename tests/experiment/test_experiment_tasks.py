@@ -13,7 +13,9 @@ import pytest
 from tests.experiment import tiny
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import load_experiment
+from trainwright.config.warnings import TrainwrightWarning
 from trainwright.experiment.running import evaluate, predict, train
+from trainwright.experiment.sources import eval_split
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -224,6 +226,18 @@ def test_a_saved_dataset_brings_its_own_validation_part(tmp_path: Path) -> None:
     path, rows = predict(done.folder)
     assert rows == 6
     assert json.loads(path.read_text().splitlines()[0])["prediction"] == "yes"
+
+
+def test_a_dataset_whose_parts_are_unknown_is_not_silently_left_unevaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_network(*args: Any, **kwargs: Any) -> Any:
+        raise ConnectionError("offline")
+
+    monkeypatch.setattr(datasets, "get_dataset_split_names", no_network)
+    loaded = experiment(tmp_path, "model: mlp\ndata: somebody/rows\n")
+    with pytest.warns(TrainwrightWarning, match=r"somebody/rows .*not evaluated unless data\.eval_split"):
+        assert eval_split(loaded) is None
 
 
 def test_several_files_by_a_pattern_and_limits(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import logging
 import math
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded
 from trainwright.config.registry import load_object, registered, split_reference
+from trainwright.config.warnings import TrainwrightWarning
 from trainwright.config.yaml12 import Place
 
 _READERS = {
@@ -152,8 +154,14 @@ def split_names(loaded: Loaded, name: str) -> list[str]:
         return [child.name for child in path.iterdir() if child.is_dir()] if path.is_dir() else []
     try:
         return list(_library().get_dataset_split_names(name, **_name_of(loaded.experiment.data.options)))
-    except Exception:
-        # Offline, or a dataset that does not say: then train alone is known.
+    except Exception as error:
+        # Offline, or a dataset that does not say: a copy that is here may still be read, so this is not the end.
+        warnings.warn(
+            f"Which parts {name} has could not be found out ({type(error).__name__}): it is not evaluated unless "
+            "data.eval_split, data.eval or data.holdout says on what.",
+            TrainwrightWarning,
+            stacklevel=2,
+        )
         return []
 
 
