@@ -24,7 +24,9 @@ def test_digits_end_to_end_and_again_and_on(tmp_path: Path) -> None:
     assert first.exit_code == 0, first.output
     lines = first.stdout.splitlines()
     assert " parameters | 90 steps, 2 epochs | batch 32 | memory " in lines[0]
-    assert sum("eval_accuracy" in line for line in lines) == 2
+    # Of the dense network, and of the pruned one.
+    assert sum("eval_accuracy" in line for line in lines) == 4
+    assert "  non-zero weights     60,376 (100%)  4,226 (7%)" in lines
     assert "digits never trained on" in first.stdout
     assert f"--resume --output {output} --epochs 4" in first.stdout
     assert (tmp_path / "run" / "model.safetensors").is_file()
@@ -32,6 +34,7 @@ def test_digits_end_to_end_and_again_and_on(tmp_path: Path) -> None:
     again = demo("--epochs", "1", "--output", output)
     assert again.exit_code == 0
     assert again.stdout.startswith("Starting anew: ")
+    assert (tmp_path / "run" / "pruned" / "recipe.yaml").is_file()
     assert [path.name for path in (tmp_path / "run").glob("checkpoint-*")] == ["checkpoint-45"]
 
     resumed = demo("digits", "--resume", "--output", output, "--epochs", "2")

@@ -106,6 +106,16 @@ def test_two_processes_train_what_one_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_recipe_does_the_same_on_two_processes(tmp_path: Path) -> None:
+    alone = launch("recipes", tmp_path, 1)[0]
+    together = launch("recipes", tmp_path, 2)
+    assert together[0]["weights"] == together[1]["weights"]
+    zeros = {name: sum(value == 0 for row in alone["weights"][name] for value in row) for name in ("first.weight",)}
+    assert zeros["first.weight"] == round(0.7 * 48)
+    close(together[0]["weights"], alone["weights"], 1e-5)
+
+
+@pytest.mark.slow
 def test_drop_last_drops_the_same_rows_everywhere(tmp_path: Path) -> None:
     alone = launch("drop_last", tmp_path, 1)[0]["43"]
     together = [answer["43"] for answer in launch("drop_last", tmp_path, 2)]

@@ -313,7 +313,36 @@ def stoppable(folder: Path) -> dict[str, Any]:
     return result(trainer)
 
 
+RECIPE = """
+training_modifiers:
+  - !EpochRangeModifier {start_epoch: 0.0, end_epoch: 3.0}
+pruning_modifiers:
+  - !MovementPruningModifier
+      {params: ["first.weight"], init_sparsity: 0.1, final_sparsity: 0.7, start_epoch: 0.5, end_epoch: 2.0,
+       update_frequency: 0.5}
+  - !OBSPruningModifier
+      {params: ["second.weight"], init_sparsity: 0.0, final_sparsity: 0.5, start_epoch: 1.0, end_epoch: 2.0,
+       update_frequency: 1.0, num_grads: 8, fisher_block_size: 4}
+distillation_modifiers:
+  - !DistillationModifier {hardness: 0.4}
+  - !PerLayerDistillationModifier {gain: 0.1, student_layer_names: [first], normalize: False}
+"""
+
+
+def recipes(folder: Path) -> dict[str, Any]:
+    trainer = Trainer(
+        Recording(),
+        arguments(folder / "recipe", optim="sgd", learning_rate=0.1),
+        train_dataset=Numbered(32),
+        recipe=RECIPE,
+        teacher=Plain(seed=5),
+    )
+    trainer.train()
+    return result(trainer)
+
+
 TASKS = {
+    "recipes": recipes,
     "stoppable": stoppable,
     "agree": agree,
     "modules": modules,

@@ -189,7 +189,7 @@ def test_code_of_ones_own_runs_only_with_trust(tmp_path: Path) -> None:
         ("model: mlp\ndata: {train: t.csv, target: kind, holdout: 2}", "should lie between 0 and 1"),
         ("model: mlp\ndata: {train: t.csv, target: kind}\ncallbacks: [erly_stopping]", "did you mean 'early_stopping'"),
         ("model: mlp\ndata: {train: t.csv, target: kind}\ncallbacks: {ema: {dekay: 1}}", "callbacks.ema: .*dekay"),
-        ("model: mlp\ndata: {train: t.csv, target: kind}\nrecipe: r.yaml", "recipes come with a later release"),
+        ("model: mlp\ndata: {train: t.csv, target: kind}\nrecipe: ./r.yaml", "there is no .*r.yaml"),
     ],
 )
 def test_mistakes_are_named_before_any_work(tmp_path: Path, text: str, message: str) -> None:

@@ -118,4 +118,16 @@ class Experiment:
     """Callbacks: early_stopping, ema, monitor, registered names, my_file.py:Class; with options."""
 
     recipe: str | dict[str, Any] | None = None
-    """A sparsification recipe."""
+    """How the model is pruned, quantized or distilled while it is trained: a recipe's file, or the recipe itself."""
+
+    recipe_args: dict[str, Any] | str | None = None
+    """Values for the recipe's variables."""
+
+    metadata_args: list[str] = field(default_factory=list)
+    """TrainingArguments that the saved recipe should name."""
+
+    teacher: str | None = None
+    """What the recipe distils from: the folder of a saved model, "self" or "disable"."""
+
+    distill_teacher: str | None = None
+    """Another name of teacher."""

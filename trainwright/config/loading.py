@@ -101,7 +101,6 @@ def experiment_from(
             continue
         given.add(_put(data, place, value))
     loaded = Loaded(_validated(data, document, frozenset(given)), document, frozenset(given), trust, folder)
-    _refuse_recipe(loaded)
     _refuse_untrusted(loaded)
     return loaded
 
@@ -295,11 +294,6 @@ def _refuse_unknown_arguments(loaded: Loaded, data: dict[str, Any], section: str
         if key not in known:
             elsewhere = " (it belongs under training:)" if key in argument_names() else suggestion(key, known)
             raise loaded.error((section, key), f"there is no such argument{elsewhere}.")
-
-
-def _refuse_recipe(loaded: Loaded) -> None:
-    if loaded.experiment.recipe is not None:
-        raise loaded.error(("recipe",), "recipes come with a later release; remove it to train without one.")
 
 
 def _refuse_untrusted(loaded: Loaded) -> None:

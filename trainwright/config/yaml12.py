@@ -1,7 +1,8 @@
 """YAML as YAML 1.2 reads it, with the line of every value, and with bounds on what a file may unfold to.
 
 PyYAML follows YAML 1.1: ``1e-4`` is text to it, ``2:4`` is 124 and ``no`` is false. Here ``1e-4`` is a number, ``2:4``
-and ``no`` are text, and nothing in a file makes an object: a tag that asks for one is an error.
+and ``no`` are text, and nothing in a file makes an object: a tag that asks for one is an error, unless the reader says
+that it expects names like ``!Thing``; these are handed over as :class:`Tagged`, for the reader to judge.
 """
 
 from __future__ import annotations
@@ -31,6 +32,21 @@ _FLOAT = re.compile(
 _BOOL = re.compile(r"true|True|TRUE|false|False|FALSE")
 _NULL = re.compile(r"~|null|Null|NULL|")
 _MERGE = re.compile(r"<<")
+_NAME_TAG = re.compile(r"!([A-Za-z_][A-Za-z0-9_]*)")
+#: Read as line ends or left out where they are not escaped.
+_TO_ESCAPE = re.compile("[\r\x85\u2028\u2029\ufeff]")
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """``!name`` and the mapping it stands in front of.
+
+    >>> read_yaml("- !Prune {to: 0.9}", tagged=True).data
+    [Tagged(name='Prune', value={'to': 0.9})]
+    """
+
+    name: str
+    value: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -74,6 +90,18 @@ class _Dumper(yaml.SafeDumper):
     }
 
 
+def _represent_text(dumper: Any, text: str) -> Any:
+    return dumper.represent_scalar(f"{_PREFIX}str", text, style='"' if _TO_ESCAPE.search(text) else None)
+
+
+def _represent_tagged(dumper: Any, tagged: Tagged) -> Any:
+    return dumper.represent_mapping(f"!{tagged.name}", tagged.value)
+
+
+_Dumper.add_representer(str, _represent_text)
+_Dumper.add_representer(Tagged, _represent_tagged)
+
+
 def write_yaml(data: Any) -> str:
     """``data`` as text that :func:`read_yaml` reads as it was, and other readers of YAML too.
 
@@ -85,20 +113,24 @@ def write_yaml(data: Any) -> str:
 
 def read_yaml_file(path: str | Path) -> Document:
     """The document in ``path``; JSON is YAML too."""
+    return read_yaml(read_text_file(path), str(path))
+
+
+def read_text_file(path: str | Path) -> str:
+    """What is in ``path``, if it has the size and form of a configuration."""
     path = Path(path)
     try:
         if path.stat().st_size > LARGEST_FILE:
             raise ConfigError(f"{path} is larger than {LARGEST_FILE // 1_000_000} MB: this is no configuration.")
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not text in UTF-8.") from None
-    return read_yaml(text, str(path))
 
 
-def read_yaml(text: str, source: str = "text") -> Document:
-    """The one document in ``text``."""
+def read_yaml(text: str, source: str = "text", *, tagged: bool = False) -> Document:
+    """The one document in ``text``; with ``tagged``, mappings may have a name in front of them (``!Name``)."""
     try:
         _refuse_depth(text, source)
         node = yaml.compose(text, Loader=_Loader)
@@ -107,7 +139,7 @@ def read_yaml(text: str, source: str = "text") -> Document:
         raise ConfigError(f"{source}{line}: {error.problem or error}.") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{source}: {error}.") from None
-    reader = _Reader(source)
+    reader = _Reader(source, tagged)
     data = None if node is None else reader.value(node, ())
     return Document(data, source, reader.lines)
 
@@ -135,8 +167,9 @@ def _whole_characters(text: str) -> str:
 class _Reader:
     """Nodes to plain values."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, tagged: bool = False) -> None:
         self.source = source
+        self._tagged = tagged
         self.lines: dict[Place, int] = {}
         self._count = 0
         self._open: list[Any] = []
@@ -148,20 +181,34 @@ class _Reader:
         if any(node is other for other in self._open):
             raise self._error(node, "an alias stands inside what it stands for")
         self.lines.setdefault(place, node.start_mark.line + 1)
+        name = self._name(node)
+        if name is not None and isinstance(node, yaml.ScalarNode):
+            return Tagged(name, {})
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
         self._open.append(node)
         try:
+            if name is not None:
+                return Tagged(name, self._mapping(node, place, named=True))
             return self._mapping(node, place) if isinstance(node, yaml.MappingNode) else self._sequence(node, place)
         finally:
             self._open.pop()
+
+    def _name(self, node: Any) -> str | None:
+        """The name in front of a mapping, or of nothing, which is an empty mapping."""
+        found = _NAME_TAG.fullmatch(node.tag) if self._tagged else None
+        is_mapping = isinstance(node, yaml.MappingNode) or (
+            isinstance(node, yaml.ScalarNode) and not node.value and node.style is None
+        )
+        return found[1] if found and is_mapping else None
 
     def _sequence(self, node: Any, place: Place) -> list[Any]:
         self._expect_tag(node, "seq")
         return [self.value(item, (*place, index)) for index, item in enumerate(node.value)]
 
-    def _mapping(self, node: Any, place: Place) -> dict[str, Any]:
-        self._expect_tag(node, "map")
+    def _mapping(self, node: Any, place: Place, *, named: bool = False) -> dict[str, Any]:
+        if not named:
+            self._expect_tag(node, "map")
         found: dict[str, Any] = {}
         merged: dict[str, Any] = {}
         for key_node, value_node in node.value:
@@ -183,7 +230,8 @@ class _Reader:
         for item in nodes:
             if not isinstance(item, yaml.MappingNode):
                 raise self._error(item, "<< merges mappings only")
-            yield self.value(item, place)
+            value = self.value(item, place)
+            yield value.value if isinstance(value, Tagged) else value
 
     def _scalar(self, node: Any) -> Any:
         kind, text = node.tag.removeprefix(_PREFIX), node.value
@@ -195,7 +243,10 @@ class _Reader:
             return text.lower() == "true"
         if kind == "int" and _INT.fullmatch(text):
             # A leading zero means nothing in YAML 1.2.
-            return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
+            try:
+                return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
+            except ValueError:
+                raise self._error(node, f"a number of {len(text)} digits is too long") from None
         if kind == "float" and _FLOAT.fullmatch(text):
             return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
         raise self._error(

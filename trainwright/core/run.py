@@ -98,6 +98,8 @@ class Run:
     #: Sees each micro-batch before it is trained on (token and FLOP counts); None when nothing is counted.
     observe_batch: Callable[[Any], None] | None = None
     last_logged_step: int = 0
+    #: Epoch before which no evaluation counts as the best.
+    best_after: float = 0.0
     #: Looks at what comes from outside (a signal, the time); may raise to leave the loop.
     attend: Callable[[], None] = lambda: None
     #: Done first, where a run goes on from a checkpoint.

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from trainwright import EvalPrediction, Trainer, TrainingArguments
 from trainwright.callbacks.wording import duration, plural
+from trainwright.checkpoint.directory import list_checkpoints
 from trainwright.demos.common import DemoError, DemoOptions, DemoRun, closing_block, curves_hint, settle, trackers
+from trainwright.demos.pruned import prune, show, side_by_side
 from trainwright.experiment.builtin_data import digits
 
 DEFAULTS = DemoRun(demo="digits", epochs=10, batch_size=32, seed=42)
@@ -88,12 +90,23 @@ def run_digits(options: DemoOptions) -> dict[str, float]:
         eval_dataset=held_out,
         compute_metrics=accuracy,
     )
+    before = _last_step(options) if options.resume else None
     trainer.train(resume_from_checkpoint=options.resume)
     # Not evaluate(): that would log the best model's numbers under the last step.
     metrics = trainer.predict(held_out, metric_key_prefix="eval").metrics or {}
     trainer.save_model()
+    # Where the dense network had nothing left to learn, the pruned one goes on from where it was.
+    resume = before is not None and before == trainer.state.global_step
+    sparse = prune(trainer.model, args, train_rows, held_out, accuracy, resume=resume)
+    pixels = torch.stack([row["pixels"] for row in held_out])
+    show(side_by_side({"dense": trainer, "pruned": sparse}, held_out, pixels))
     _conclude(options, run, metrics, time.perf_counter() - started)
     return metrics
+
+
+def _last_step(options: DemoOptions) -> int | None:
+    found = list_checkpoints(options.output)
+    return int(found[-1].name.split("-")[-1]) if found else None
 
 
 def _conclude(options: DemoOptions, run: DemoRun, metrics: dict[str, float], took: float) -> None:
@@ -105,6 +118,7 @@ def _conclude(options: DemoOptions, run: DemoRun, metrics: dict[str, float], too
             ("loss", f"{metrics['eval_loss']:.4f}"),
             ("time", duration(took)),
             ("model", f"{options.output / 'model.safetensors'} (the best of {plural(run.epochs, 'epoch')})"),
+            ("pruned", f"{options.output / 'pruned'} (weights, recipe.yaml and masks)"),
             ("resume", f"{options.resume_command} --epochs {run.epochs * 2}  # trains on from the last checkpoint"),
             ("numbers", f"{options.output / 'metrics.jsonl'}, one JSON object a line"),
             ("curves", curves_hint(options.output)),

@@ -29,6 +29,7 @@ from trainwright.experiment.tasks.causal_lm import character_lines
 from trainwright.experiment.tasks.image_classification import digit_rows
 from trainwright.experiment.unused import unused_keys
 from trainwright.trackers import build_tracker
+from trainwright.trainer.recipe_folder import restore_recipe
 from trainwright.trainer.seq2seq import Seq2SeqTrainer
 from trainwright.trainer.trainer import Trainer
 
@@ -147,6 +148,8 @@ def build_trained(loaded: Loaded, weights: Path, facts: dict[str, Any] | None) -
     if not sys.stdout.isatty():
         # The result is what is asked for, perhaps by a program.
         built.trainer.remove_callback(ProgressCallback)
+    # Fake quantization and smaller layers are part of the model that was trained.
+    restore_recipe(built.prepared.model, weights)
     if trained is None:
         try:
             built.trainer._load_from_checkpoint(weights)
@@ -210,7 +213,26 @@ def _trainer(loaded: Loaded, args: TrainingArguments, prepared: Prepared, *, tra
         compute_metrics=metrics,
         preprocess_logits_for_metrics=prepared.preprocess_logits,
         callbacks=_callbacks(loaded) if training else None,
+        **(_recipe(loaded) if training else {}),
     )
+
+
+def _recipe(loaded: Loaded) -> dict[str, Any]:
+    """What the experiment says about a recipe; files are looked for beside the experiment's."""
+    experiment = loaded.experiment
+    if experiment.teacher is not None and experiment.distill_teacher is not None:
+        raise loaded.error(("distill_teacher",), "teacher: says the same; keep one.")
+    place = ("teacher",) if experiment.teacher is not None else ("distill_teacher",)
+    teacher = experiment.teacher or experiment.distill_teacher
+    if teacher is not None and teacher not in ("self", "disable"):
+        teacher = resolve(loaded, place, teacher)
+    recipe = experiment.recipe
+    return {
+        "recipe": resolve(loaded, ("recipe",), recipe) if isinstance(recipe, str) and "\n" not in recipe else recipe,
+        "recipe_args": experiment.recipe_args,
+        "metadata_args": experiment.metadata_args or None,
+        "teacher": teacher,
+    }
 
 
 def _named_trackers(args: TrainingArguments) -> list[Any]:

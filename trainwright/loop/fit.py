@@ -146,7 +146,7 @@ def best_metric_key(args: object) -> str:
 
 def note_best(run: Run, metrics: dict[str, float]) -> bool:
     """Remember a new best metric in the state; True if it is one."""
-    if run.args.metric_for_best_model is None:
+    if run.args.metric_for_best_model is None or (run.state.epoch or 0.0) < run.best_after:
         return False
     value = metrics[best_metric_key(run.args)]
     best = run.state.best_metric

@@ -57,6 +57,8 @@ class Capture:
         if model is not None:
             parts[WEIGHTS] = _with_buffers(model[0], moment)
         texts: dict[str, Callable[[], str]] = {"config.yaml": arguments_text(trainer.args)}
+        if (recipe := trainer._recipe_text()) is not None:
+            texts["recipe.yaml"] = lambda: recipe
         small: dict[str, dict[str, Tensor]] = {}
         if moment is not None:
             parts[OPTIMIZER], optimizer = flatten_optimizer(

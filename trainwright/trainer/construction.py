@@ -53,6 +53,13 @@ def choose_collator(processor: Any) -> Callable[[list[Any]], Any]:
     return DataCollatorWithPadding(processor) if pads else collate_any
 
 
+def one_teacher(teacher: Any, distill_teacher: Any) -> Any:
+    """``teacher``, or ``distill_teacher``, its other name."""
+    if teacher is not None and distill_teacher is not None:
+        raise ValueError("Pass teacher= or its other name distill_teacher=, not both.")
+    return distill_teacher if teacher is None else teacher
+
+
 def resolve_model(model: nn.Module | None, trainer: Any) -> nn.Module | None:
     """The model given, or the one ``model_init`` makes; None where it will be given to ``fit``."""
     if model is not None and trainer.model_init is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from trainwright.core.modifier import TEACHER_COLUMNS
 from trainwright.data.batches import FixedBatches
 from trainwright.data.columns import forward_columns, use_columns
 from trainwright.data.curriculum import Curriculum, CurriculumOrder, joined
@@ -20,12 +21,16 @@ from trainwright.data.loader import (
     train_order,
 )
 from trainwright.data.order import SequentialOrder
+from trainwright.data.teacher_columns import TeacherColumnsCollator
 from trainwright.trainer.module_methods import ModuleMethods, is_loader, refuse_with_own_loader
 from trainwright.trainer.signatures import accepted_keywords
 
 
 class DataMethods(ModuleMethods):
     """Loaders and samplers of a Trainer."""
+
+    #: Whether samples may carry columns that only a teacher takes.
+    _has_teacher = False
 
     def get_train_dataloader(self) -> Any:
         """Loader over ``self.train_dataset`` in an order that is a function of (seed, epoch)."""
@@ -121,9 +126,19 @@ class DataMethods(ModuleMethods):
     def _with_used_columns(self, dataset: Any, description: str) -> tuple[Any, Callable[[list[Any]], Any]]:
         # A Module's step methods get the whole batch: what they use of it nobody knows.
         if not self.args.remove_unused_columns or self._module is not None:
-            return dataset, self.data_collator
+            if not self._has_teacher:
+                return dataset, self.data_collator
+            is_wanted = description == "training"
+            return dataset, TeacherColumnsCollator(self.data_collator, self.data_collator, is_wanted=is_wanted)
         keep = forward_columns(self.model, self.label_names)
-        return use_columns(dataset, self.data_collator, keep, description)
+        if not self._has_teacher:
+            return use_columns(dataset, self.data_collator, keep, description)
+        if keep is not None:
+            known = getattr(dataset, "column_names", None) or []
+            keep += [name for name in known if str(name).startswith(TEACHER_COLUMNS)]
+        dataset, collate = use_columns(dataset, self.data_collator, keep, description)
+        both = TeacherColumnsCollator(collate, self.data_collator, is_wanted=description == "training")
+        return dataset, both
 
     def num_examples(self, dataloader: Any) -> int:
         """Samples that ``dataloader`` goes through."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from trainwright.config.backends import Place
 from trainwright.core.backend import Backend
 from trainwright.core.callback import CallbackHandler
+from trainwright.core.modifier import Modifier
 from trainwright.core.results import speed_metrics
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.core.stops import StopRequests
@@ -22,7 +23,7 @@ class Foundation:
 
     The Trainer is a chain of classes, one for each topic, and each uses only those before it: Foundation,
     ReportingMethods, ModuleMethods, DataMethods, OptimizationMethods, StepMethods, EvaluationMethods, SavingMethods,
-    RestoringMethods, HubMethods, BookkeepingMethods, FittingMethods, RunningMethods, Trainer.
+    RestoringMethods, HubMethods, BookkeepingMethods, FittingMethods, RunningMethods, RecipeMethods, Trainer.
     """
 
     args: Any
@@ -50,6 +51,10 @@ class Foundation:
     _tokens_at_start: int = 0
     #: Signals and time that may ask a training to stop.
     _stops: StopRequests | None = None
+    #: What a recipe changes in a training, in the order in which it acts.
+    modifiers: list[Modifier] = []  # noqa: RUF012 - replaced, never changed
+    #: Those that change the loss of a micro-batch, while a training runs.
+    _loss_modifiers: list[Modifier] = []  # noqa: RUF012 - replaced, never changed
     #: The processes that take part.
     _backend: Backend
 
@@ -71,6 +76,10 @@ class Foundation:
 
     def update_state(self, state: dict[str, Any]) -> None:
         """Take up what :meth:`get_state` returned when the checkpoint was saved."""
+
+    def _recipe_text(self) -> str | None:
+        """The recipe as it is saved beside the weights."""
+        return None
 
     # ---- callbacks
 

@@ -82,6 +82,14 @@ class HandingOver:
                 self._scratch = None
 
 
+def handing_over(args: Any, checkpointer: Checkpointer | None) -> HandingOver | None:
+    """What takes checkpoints elsewhere; None where they go to the run directory."""
+    if checkpointer is None:
+        return None
+    refuse_with_checkpointer(args)
+    return HandingOver(checkpointer)
+
+
 def refuse_with_checkpointer(args: Any) -> None:
     """Arguments that look for checkpoints in the run directory, where there are none."""
     in_run_directory = {

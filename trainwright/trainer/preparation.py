@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 from trainwright.engines.torch.model_setup import (
@@ -17,6 +18,14 @@ from trainwright.engines.torch.model_setup import (
     watch_for_overflow,
 )
 from trainwright.engines.torch.module import Module, main_model
+
+
+def compiled_again(trainer: Any) -> nn.Module:
+    """The model as it is called in training, after its layers were changed."""
+    if not trainer.args.torch_compile:
+        return trainer.model_wrapped
+    torch.compiler.reset()
+    return trainer.model if isinstance(trainer.model, Module) else compiled(trainer.model, trainer.args)
 
 
 @contextmanager

@@ -93,6 +93,9 @@ class RunningMethods(FittingMethods):
                 self._load_from_checkpoint(checkpoint)
                 run = self._build_run(loader, plan, checkpoint, ignore_keys)
                 keep_logged(self._run_directory() / "metrics.jsonl", self.state)
+                for modifier in self.modifiers:
+                    if modifier.site is not None and modifier.has_begun:
+                        modifier.resume(modifier.site, self.state.epoch or 0.0)
                 for epoch, batches in left_out:
                     self._feed.leave_out(epoch, batches)
                 self._events.record(
@@ -242,6 +245,7 @@ class RunningMethods(FittingMethods):
             lr_scheduler=self.lr_scheduler,
             train_dataloader=loader,
             losses=self.engine.meter,
+            modifiers=self.modifiers,
         )
 
     def _remembering_observer(self) -> Callable[[Any], None] | None:

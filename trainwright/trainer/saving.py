@@ -26,6 +26,7 @@ from trainwright.engines.torch.targets import unwrap
 from trainwright.trainer.capture import Capture, Moment, arguments_text
 from trainwright.trainer.evaluation import EvaluationMethods
 from trainwright.trainer.handing_over import HandingOver
+from trainwright.trainer.recipe_folder import write_recipe_files
 from trainwright.trainer.signatures import is_ours, is_users_own
 
 logger = logging.getLogger("trainwright")
@@ -70,6 +71,7 @@ class SavingMethods(EvaluationMethods):
         save_weights(unwrap(self.model), folder, state_dict)
         self._save_processor(folder)
         (folder / "config.yaml").write_text(arguments_text(self.args)(), encoding="utf-8")
+        write_recipe_files(folder, self._recipe_text(), self.modifiers)
 
     def _save_processor(self, folder: Path) -> None:
         processor = self.processing_class or getattr(getattr(self, "data_collator", None), "tokenizer", None)

@@ -15,6 +15,7 @@ from trainwright.engines.torch.cutting import cut_batch
 from trainwright.engines.torch.losses import logits_of, loss_of, smoothed_loss
 from trainwright.engines.torch.module import Module, loss_in, module_in
 from trainwright.engines.torch.targets import TargetCounter, base_model, is_mapping
+from trainwright.recipes.distillation.teacher import without_teacher_columns
 from trainwright.trainer.optimization import OptimizationMethods
 from trainwright.trainer.signatures import (
     accepted_keywords,
@@ -111,6 +112,11 @@ class StepMethods(OptimizationMethods):
                 type(self).__name__,
                 portion.pieces,
             )
+        if not self._default_step_ran and self._loss_modifiers:
+            raise ValueError(
+                f"{type(self).__name__}.training_step does not call super().training_step, so the recipe's "
+                f"{type(self._loss_modifiers[0]).__name__} cannot act: call it, or override compute_loss instead."
+            )
         if not self._default_step_ran and not self.engine.is_alone:
             # Its loss is the mean of this process alone, and losses are summed over processes.
             loss = loss / self._backend.world_size
@@ -125,7 +131,10 @@ class StepMethods(OptimizationMethods):
         portion = self._portion or Portion(self.count_targets(inputs), 1.0, num_items_in_batch, 1)
         inputs = self._prepare_inputs(inputs)
         with self.compute_loss_context_manager():
-            loss = self._call_compute_loss(model, inputs, portion.targets if self._wants_count else None)
+            if self._loss_modifiers:
+                loss = self._modified_loss(model, inputs, portion.targets if self._wants_count else None)
+            else:
+                loss = self._call_compute_loss(model, inputs, portion.targets if self._wants_count else None)
         if loss.ndim:
             loss = loss.mean()
         weight = portion.weight
@@ -139,6 +148,15 @@ class StepMethods(OptimizationMethods):
             loss = torch.where(weight > 0, loss * weight, 0.0)
         self.engine.backward(loss)
         return loss.detach()
+
+    def _modified_loss(self, model: nn.Module, inputs: Any, targets: Any) -> Tensor:
+        """The loss as a recipe wants it: it sees the outputs, and columns that only a teacher takes."""
+        student = without_teacher_columns(inputs)
+        loss, outputs = self._call_compute_loss(model, student, targets, return_outputs=True)
+        loss = loss.mean() if loss.ndim else loss
+        for modifier in self._loss_modifiers:
+            loss = modifier.modify_loss(loss, outputs, inputs)
+        return loss
 
     def _prepare_inputs(self, inputs: Any) -> Any:
         """Batch on the device."""

@@ -40,6 +40,7 @@ from trainwright.trainer.construction import (
     choose_collator,
     choose_processor,
     default_callbacks,
+    one_teacher,
     refuse_contradictions,
     refuse_missing_data,
     resolve_model,
@@ -47,18 +48,18 @@ from trainwright.trainer.construction import (
     with_backend,
 )
 from trainwright.trainer.foresight import refuse_unknown_best_metric
-from trainwright.trainer.handing_over import HandingOver, refuse_with_checkpointer
+from trainwright.trainer.handing_over import handing_over
 from trainwright.trainer.notes import set_up_notes
 from trainwright.trainer.own_state import own_states
 from trainwright.trainer.planning import TrainingPlan, plan_training
 from trainwright.trainer.preparation import prepared_model
-from trainwright.trainer.running import RunningMethods
+from trainwright.trainer.recipe_methods import RecipeMethods
 from trainwright.trainer.search import default_objective, default_space, search_hyperparameters
 
 logger = logging.getLogger("trainwright")
 
 
-class Trainer(RunningMethods):
+class Trainer(RecipeMethods):
     """Train, evaluate and predict with a torch model.
 
     Takes what ``transformers.Trainer`` takes; subclasses may override the same methods.
@@ -97,8 +98,14 @@ class Trainer(RunningMethods):
         tokenizer: Any = None,
         backend: Backend | str | None = None,
         checkpointer: Checkpointer | None = None,
+        recipe: Any = None,
+        recipe_args: dict[str, Any] | str | None = None,
+        metadata_args: list[str] | None = None,
+        teacher: nn.Module | str | Path | None = None,
+        distill_teacher: nn.Module | str | Path | None = None,
     ) -> None:
-        self.args = args = with_backend(adopt_arguments(args), backend)
+        self.args = with_backend(adopt_arguments(args), backend)
+        self.args = args = self._take_recipe(recipe, recipe_args, metadata_args, one_teacher(teacher, distill_teacher))
         self._backend = choose_backend(args, backend)
         self._seed_everything()
         check_device(args)
@@ -112,9 +119,7 @@ class Trainer(RunningMethods):
         self.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         self._own_optimizer, self._own_scheduler = self.optimizer is None, self.lr_scheduler is None
         refuse_contradictions(self)
-        if checkpointer is not None:
-            refuse_with_checkpointer(args)
-            self._handing_over = HandingOver(checkpointer)
+        self._handing_over = handing_over(args, checkpointer)
         warn_of_unused_overrides(self)
         self._memory = MemoryReport(not args.skip_memory_metrics)
         self._memory.start("init")
@@ -122,14 +127,7 @@ class Trainer(RunningMethods):
         self._adopt_first_model(resolve_model(model, self))
         self.data_collator = data_collator or choose_collator(self.processing_class)
         self.create_accelerator_and_postprocess()
-        self.callback_handler = CallbackHandler(
-            default_callbacks(args, [*self._module_callbacks(), *(callbacks or []), *own_states(self)]),
-            model=self.model,
-            processing_class=self.processing_class,
-            tokenizer=self.processing_class,  # its name in transformers 4
-            optimizer=self.optimizer,
-            lr_scheduler=self.lr_scheduler,
-        )
+        self.callback_handler = self._handler_of(callbacks or [])
         self.control, self.state, self.is_in_train = TrainerControl(), TrainerState(), False
         if args.push_to_hub:
             self.init_hf_repo()
@@ -137,6 +135,18 @@ class Trainer(RunningMethods):
             Path(str(args.output_dir)).mkdir(parents=True, exist_ok=True)
         self._fire("on_init_end")
         self._memory.stop("init")
+
+    def _handler_of(self, users: list[Any]) -> CallbackHandler:
+        # Modifiers first: whoever looks at weights sees what they made of them.
+        own = [*self.modifiers, *self._module_callbacks(), *users, *own_states(self)]
+        return CallbackHandler(
+            default_callbacks(self.args, own),
+            model=self.model,
+            processing_class=self.processing_class,
+            tokenizer=self.processing_class,  # its name in transformers 4
+            optimizer=self.optimizer,
+            lr_scheduler=self.lr_scheduler,
+        )
 
     #: Not on one process; scripts and subclasses ask.
     is_model_parallel = is_deepspeed_enabled = is_fsdp_enabled = False
@@ -276,7 +286,9 @@ class Trainer(RunningMethods):
         loader = shared_training(loader, self._place(), self.args.gradient_accumulation_steps)
         plan = plan_training(self, loader)
         refuse_unknown_best_metric(self)
+        self._prepare_recipe()
         if checkpoint is not None:
+            self._restore_structure(checkpoint)
             self._load_from_checkpoint(checkpoint)
         with prepared_model(self) as model:
             self.model_wrapped = model
@@ -287,6 +299,7 @@ class Trainer(RunningMethods):
             self.is_in_train = True
             try:
                 self._train_to_the_end(loader, plan, checkpoint, ignore_keys_for_eval)
+                self._finish_recipe()
                 if self._handing_over is not None:
                     self._hand_over_the_end()
             except BaseException as error:

@@ -29,5 +29,8 @@ class NativeFields:
     tags: list[str] | None = None
     """Tags of the run in trackers."""
 
+    best_model_after_epoch: float | None = None
+    """Evaluations before this epoch are not the best; by default, those before a recipe has finished with the model."""
+
     engine: str = "torch"
     """Framework that does the computing."""

@@ -61,6 +61,11 @@ class EMACallback(TrainerCallback):
         else:
             self._pairs.move(1 - self.decay)
             self.updates += 1
+        for modifier in kwargs.get("modifiers") or ():
+            # An average of a weight that was pruned on the way would not be zero.
+            for name, mask in getattr(modifier, "masks", {}).items():
+                if name in self._averages:
+                    self._averages[name].mul_(mask)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.use_at_end:

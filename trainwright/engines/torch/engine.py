@@ -59,16 +59,20 @@ class TorchEngine:
         self.was_bad: bool | Tensor = False
         #: Held while weights change; whoever copies them from another thread takes it.
         self.update_lock = threading.Lock()
+        #: What a recipe does to the gradients of a step before they are clipped, and to weights around the update.
+        self.shape_gradients: list[Callable[[], None]] = []
+        self.before_update: list[Callable[[], None]] = []
+        self.after_update: list[Callable[[], None]] = []
+        #: Parameters besides the model's that the optimizer trains.
+        self.extra_parameters: list[nn.Parameter] = []
         #: Waits until a copy that is under way no longer needs the weights as they are.
         self.wait_for_copy: Callable[[], None] = _nothing
 
     def attach(self, model: nn.Module, optimizer: Any, scheduler: Any) -> None:
         """Take the model as it will be called, and what updates it."""
-        self.model = model
         self.optimizer = optimizer
         self.scheduler = scheduler
-        # In the model's order, not the optimizer's: a norm's last bit depends on the order of summation.
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.look_at_parameters(model)
         self._steps_with_metric = needs_metric(scheduler)
         # Of several optimizers that run as one a schedule may move only one.
         self._scheduled = getattr(scheduler, "optimizer", optimizer)
@@ -77,9 +81,17 @@ class TorchEngine:
         self._grad_norm = self._step_lr = None
         self.was_bad = False
         self._skips_on_device = skips_on_device(optimizer)
+
+    def look_at_parameters(self, model: nn.Module) -> None:
+        """Take the model as it will be called; again where its parameters were replaced by others."""
+        self.model = model
+        # In the model's order, not the optimizer's: a norm's last bit depends on the order of summation.
+        self.parameters = [p for p in model.parameters() if p.requires_grad] + self.extra_parameters
         self._gradient_check = GradientCheck(self.parameters)
+        keeps_random = self.boundary.keeps_random if hasattr(self, "boundary") else True
         # By the names under which weights are stored: a checkpoint puts buffers of the last boundary into their place.
         self.boundary = Boundary(unwrap(model))
+        self.boundary.keeps_random = keeps_random
 
     # ---- one optimizer step, in the order the loop calls it
 
@@ -118,6 +130,8 @@ class TorchEngine:
             self._scaler = None
         if self._scaler is not None:
             self._scaler.unscale_(self.optimizer)
+        for shape in self.shape_gradients:
+            shape()
         norm: Tensor | None = None
         if self.max_grad_norm > 0:
             norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
@@ -146,7 +160,11 @@ class TorchEngine:
     def apply_update(self) -> None:
         self.wait_for_copy()
         with self.update_lock:
+            for change in self.before_update:
+                change()
             applied = self._update() if self._scaler is None else self._update_scaled(self._scaler)
+            for change in self.after_update:
+                change()
             self._step_lr = self.learning_rate()
             if applied and self.scheduler is not None and not self._steps_with_metric:
                 self._advance_schedule()

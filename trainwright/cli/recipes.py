@@ -1,0 +1,68 @@
+"""Commands about recipes: show, check."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trainwright.cli.app import app
+from trainwright.cli.experiments import outcome
+
+recipe_app = typer.Typer(no_args_is_help=True, help="Recipes: what happens to a model while it is trained, and when.")
+app.add_typer(recipe_app, name="recipe")
+
+RecipeFile = Annotated[Path, typer.Argument(help="A recipe: YAML, JSON or a Markdown card.", metavar="FILE")]
+RecipeArgs = Annotated[
+    str | None, typer.Option("--args", help="Other values for its variables: name=value,name=value or JSON.")
+]
+
+
+@recipe_app.command("show")
+def show(file: RecipeFile, recipe_args: RecipeArgs = None) -> None:
+    """Draw what a recipe does and when, with its variables as they come out."""
+    with outcome():
+        from trainwright.recipes.language.reading import read_recipe
+        from trainwright.recipes.language.timeline import draw
+
+        recipe = read_recipe(file, recipe_args)
+        width = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
+        lines = [
+            f"{file}: {_count(len(recipe.modifiers), 'modifier')}, {_count(recipe.max_epochs, 'epoch')}",
+            "",
+            draw(recipe, width, ascii_only=not _speaks_unicode()),
+        ]
+        for stage, variables in [(None, recipe.variables), *((s.name, s.variables) for s in recipe.stages)]:
+            if variables:
+                lines += ["", f"variables{f' of {_literal(stage)}' if stage else ''}:"]
+            lines += [f"  {_literal(name)[1:-1]} = {_literal(value)}" for name, value in variables.items()]
+        typer.echo("\n".join(lines))
+
+
+@recipe_app.command("check")
+def check(file: RecipeFile, recipe_args: RecipeArgs = None) -> None:
+    """Read a recipe and make its modifiers, without a model; exit code 2 and the line where something is wrong."""
+    with outcome():
+        from trainwright.recipes.building import build_modifiers
+        from trainwright.recipes.language.reading import read_recipe
+
+        recipe = read_recipe(file, recipe_args)
+        built = build_modifiers(recipe)
+        typer.echo(f"{file} is good: {_count(len(built), 'modifier')}, {_count(recipe.max_epochs, 'epoch')}.")
+
+
+def _count(number: float, what: str) -> str:
+    return f"{number:g} {what}{'' if number == 1 else 's'}"
+
+
+def _literal(value: Any) -> str:
+    text = repr(value)
+    return text if _speaks_unicode() else text.encode("ascii", "backslashreplace").decode()
+
+
+def _speaks_unicode() -> bool:
+    """Whether what is written arrives as it is."""
+    return (sys.stdout.encoding or "").lower().replace("-", "") in ("utf8", "utf16", "utf32")

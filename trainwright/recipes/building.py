@@ -1,0 +1,62 @@
+"""From what a recipe says to modifiers."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Any
+
+from trainwright.config.errors import ConfigError
+from trainwright.config.registry import registered, suggestion
+from trainwright.core.modifier import Modifier
+from trainwright.recipes.catalog import HOMES
+from trainwright.recipes.language.records import ModifierSpec, Recipe
+
+
+def build_modifiers(recipe: Recipe) -> list[Modifier]:
+    """The modifiers of ``recipe``, in the order in which they act; what does not fit is an error with its line.
+
+    >>> from trainwright.recipes.language.reading import read_recipe
+    >>> recipe = read_recipe({"training_modifiers": [{"EpochRangeModifier": {"start_epoch": 0, "end_epoch": 3}}]})
+    >>> [type(modifier).__name__ for modifier in build_modifiers(recipe)]
+    ['EpochRangeModifier']
+    """
+    built = [build_modifier(spec) for spec in recipe.modifiers]
+    # Those that end first act first; of the rest, those that begin first: what comes later builds on what came before.
+    return sorted(built, key=lambda m: (m.end_epoch if m.end_epoch != -1 else float("inf"), m.start_epoch))
+
+
+def build_modifier(spec: ModifierSpec) -> Modifier:
+    """One modifier."""
+    cls = modifier_class(spec.kind)
+    signature = inspect.signature(cls)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    for name in spec.arguments:
+        if name not in signature.parameters and not takes_any:
+            raise ConfigError(
+                f"{spec.where}: {spec.kind} has no argument {name!r}{suggestion(name, signature.parameters)}; it takes "
+                f"{', '.join(signature.parameters)}."
+            )
+    missing = [
+        name
+        for name, parameter in signature.parameters.items()
+        if parameter.default is parameter.empty and parameter.kind is parameter.KEYWORD_ONLY
+        if name not in spec.arguments
+    ]
+    if missing:
+        raise ConfigError(f"{spec.where}: {spec.kind} needs {', '.join(missing)}.")
+    try:
+        return cls(**spec.arguments)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{spec.where}: {spec.kind}: {error}") from error
+
+
+def modifier_class(kind: str) -> type[Modifier]:
+    """The class that a recipe calls ``kind``: one of ours, or one that was registered as a "modifier"."""
+    own = registered("modifier")
+    if kind in own:
+        return own[kind]
+    if kind not in HOMES:
+        raise ConfigError(f"There is no modifier {kind!r}{suggestion(kind, [*HOMES, *own])}.")
+    found: Any = getattr(importlib.import_module(f"trainwright.recipes.{HOMES[kind]}"), kind)
+    return found

@@ -1,0 +1,113 @@
+"""A recipe beside the weights it made: ``recipe.yaml``, and what its modifiers know in ``recipe_state.safetensors``.
+
+A checkpoint holds the same state among that of its callbacks; :func:`read_recipe_state` reads both.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from trainwright.checkpoint.training_state import CALLBACKS, TRAINING
+from trainwright.core.modifier import Modifier, Site
+from trainwright.recipes.distillation.base import LearnsFromTeacher
+from trainwright.trainer.capture import callback_tensors, numbered
+
+logger = logging.getLogger("trainwright")
+
+RECIPE = "recipe.yaml"
+STATE = "recipe_state.safetensors"
+
+
+def write_recipe_files(folder: Path, text: str | None, modifiers: list[Modifier]) -> None:
+    """Write what ``folder`` should say about how its weights were made."""
+    if text is not None:
+        (folder / RECIPE).write_text(text, encoding="utf-8")
+    if modifiers:
+        tensors, values = callback_tensors(modifiers)
+        # Two modifiers may hold the same tensor, which the format does not know.
+        own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+        save_file(own, folder / STATE, metadata={"values": json.dumps(values)})
+
+
+def read_recipe_state(folder: Path) -> dict[str, dict[str, Any]]:
+    """States of modifiers by ``<class>.<number>``, for their ``load_state_dict``."""
+    if (folder / STATE).is_file():
+        with safe_open(folder / STATE, framework="pt") as file:
+            values = json.loads((file.metadata() or {}).get("values", "{}"))
+        return _by_key(values, load_file(folder / STATE))
+    if (folder / TRAINING).is_file():
+        values = json.loads((folder / TRAINING).read_text(encoding="utf-8"))["callbacks"]
+        tensors = load_file(folder / CALLBACKS) if (folder / CALLBACKS).is_file() else {}
+        of_modifiers = {key: value for key, value in values.items() if "progress" in value}
+        return _by_key(of_modifiers, tensors)
+    return {}
+
+
+def refuse_other_recipe(checkpoint: Path, text: str | None, *, has_modifiers: bool) -> None:
+    """A run goes on with the recipe it began with."""
+    stored = checkpoint / RECIPE
+    if not stored.is_file():
+        if text is not None:
+            raise ValueError(
+                f"{checkpoint.name} was saved by a run without a recipe: go on without one, or begin a new run from "
+                "its weights with the recipe."
+            )
+        return
+    if not has_modifiers:
+        raise ValueError(f"{checkpoint.name} was saved by a run with a recipe: pass recipe={str(stored)!r} to go on.")
+    if text is None:
+        return
+    from trainwright.recipes.language.reading import read_recipe
+
+    before, now = (read_recipe(source).modifiers for source in (stored, text))
+    kinds = [[spec.kind for spec in modifiers] for modifiers in (before, now)]
+    if kinds[0] != kinds[1]:
+        raise ValueError(
+            f"The recipe of {checkpoint.name} has {', '.join(kinds[0])}, this one {', '.join(kinds[1])}: go on with "
+            f"recipe={str(stored)!r}, or begin a new run from the checkpoint's weights."
+        )
+    changed = [new.kind for old, new in zip(before, now, strict=True) if old.arguments != new.arguments]
+    if changed:
+        logger.warning(
+            "The recipe has changed since %s: %s. From here on the new one acts.", checkpoint.name, ", ".join(changed)
+        )
+
+
+def restore_recipe(model: nn.Module, folder: Path) -> list[Modifier]:
+    """Make ``model``, as it was built, what the recipe beside saved weights made of it: layers, sizes, observers.
+
+    Load the weights after this. Returns the recipe's modifiers with their state; none where there is no recipe.
+    """
+    from trainwright.recipes.building import build_modifiers
+    from trainwright.recipes.language.reading import read_recipe
+
+    if not (folder / RECIPE).is_file():
+        return []
+    modifiers = build_modifiers(read_recipe(folder / RECIPE))
+    states = read_recipe_state(folder)
+    for key, modifier in numbered(modifiers).items():
+        if isinstance(modifier, LearnsFromTeacher):
+            continue
+        modifier.prepare_model(model)
+        if key in states:
+            modifier.restore_structure(model, states[key]["values"]["own"])
+            modifier.load_state_dict(states[key])
+            modifier.resume(Site(model, None, 1.0), float("inf"))
+    return modifiers
+
+
+def _by_key(values: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, dict[str, Any]]:
+    return {
+        key: {
+            "values": own,
+            "tensors": {n.removeprefix(f"{key}."): t for n, t in tensors.items() if n.startswith(f"{key}.")},
+        }
+        for key, own in values.items()
+    }

@@ -1,0 +1,72 @@
+"""Gradients of training batches outside the training itself, for modifiers that judge weights by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from trainwright.core.engine import Portion
+from trainwright.data.loader import data_seed
+from trainwright.data.order import mixed_seed
+from trainwright.data.position import starts_by_index
+from trainwright.data.seeding import MapFetch
+from trainwright.engines.torch.randomness import random_state, set_random_state, set_seed
+
+
+def sampled_gradients(trainer: Any, loader: Any) -> Callable[[int], Iterator[None]] | None:
+    """``count -> iterator``, each step of which leaves the gradients of one batch in ``.grad``; None for a stream.
+
+    Batches are drawn with (seed, step), the same in every process, and so are dropout masks. Afterwards gradients,
+    buffers, random numbers and the place in the data are as they were.
+    """
+    if not starts_by_index(loader):
+        return None
+
+    def gradients(count: int) -> Iterator[None]:
+        engine = trainer.engine
+        random = random_state()
+        buffers = [(buffer, buffer.detach().clone()) for buffer in trainer.model.buffers()]
+        was_training = trainer.model_wrapped.training
+        try:
+            set_seed(mixed_seed(data_seed(trainer.args), trainer.state.global_step, 1))
+            engine.train_mode()
+            for batch in _batches(trainer, loader, count):
+                _leave_gradients(trainer, batch)
+                yield
+        finally:
+            engine.clear_gradients()
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+            trainer.model_wrapped.train(was_training)
+            set_random_state(*random)
+
+    return gradients
+
+
+def _batches(trainer: Any, loader: Any, count: int) -> Iterator[Any]:
+    fetch = MapFetch(loader.dataset, loader.collate_fn, loader.fetch_seed)
+    size = min(trainer.args.train_batch_size, len(loader.dataset))
+    generator = torch.Generator().manual_seed(mixed_seed(data_seed(trainer.args), trainer.state.global_step))
+    order: list[int] = []
+    for _ in range(count):
+        if len(order) < size:
+            order = torch.randperm(len(loader.dataset), generator=generator).tolist()
+        chosen, order = order[:size], order[size:]
+        yield fetch(0, chosen)
+
+
+def _leave_gradients(trainer: Any, batch: Any) -> None:
+    engine = trainer.engine
+    engine.clear_gradients()
+    targets = engine.count_targets(batch)
+    engine.forward_backward(batch, Portion(targets, 1.0, targets, 1), sync=False)
+    scaler = engine.precision.scaler
+    for parameter in engine.parameters:
+        if parameter.grad is not None:
+            if scaler is not None:
+                parameter.grad.div_(scaler.get_scale())
+            # fp16 may overflow: such a gradient says nothing.
+            parameter.grad.nan_to_num_(0.0, 0.0, 0.0)
