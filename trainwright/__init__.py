@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from trainwright.core.checkpointer import Checkpointer as Checkpointer
     from trainwright.core.errors import NonFiniteError as NonFiniteError
     from trainwright.core.errors import Preempted as Preempted
+    from trainwright.core.modifier import Modifier as Modifier
     from trainwright.core.module import StepPlan as StepPlan
     from trainwright.core.results import EvalPrediction as EvalPrediction
     from trainwright.core.results import PredictionOutput as PredictionOutput
@@ -74,6 +75,7 @@ _HOMES = {
     "HubStrategy": "config",
     "IntervalStrategy": "config",
     "KeepBest": "trainer.keeping",
+    "Modifier": "core.modifier",
     "Module": "engines.torch.module",
     "Monitor": "callbacks.monitor",
     "NonFiniteError": "core.errors",

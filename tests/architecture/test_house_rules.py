@@ -20,7 +20,8 @@ PUBLIC_NAMES = set(
     DataCollatorForPermutationLanguageModeling DataCollatorForSeq2Seq DataCollatorForTokenClassification
     DataCollatorForWholeWordMask DataCollatorWithFlattening DataCollatorWithPadding DefaultDataCollator
     DefaultFlowCallback EMACallback EarlyStoppingCallback EvalLoopOutput EvalPrediction Every ExportableState
-    HubStrategy IntervalStrategy KeepBest Module Monitor NonFiniteError OptimizerNames Preempted PredictionOutput
+    HubStrategy IntervalStrategy KeepBest Modifier Module Monitor NonFiniteError OptimizerNames Preempted
+    PredictionOutput
     PrinterCallback ProgressCallback RangeCurriculum RatioCurriculum SaveStrategy SchedulerType StepPlan StepsCurriculum
     Seq2SeqTrainer Seq2SeqTrainingArguments TrackedRun Tracker TrainOutput Trainer TrainerCallback TrainerControl
     TrainerState TrainingArguments __version__ default_data_collator enable_full_determinism get_last_checkpoint

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from trainwright import EvalPrediction, Trainer, TrainingArguments
 from trainwright.experiment.builtin_data import digits
+from trainwright.recipes.pruning.magnitude import MagnitudePruningModifier
 
 HELD_OUT = 450
 
@@ -95,9 +96,42 @@ pruning_modifiers:
 {more}"""
 
 
-def follow(model: nn.Module, recipe: Any, folder: Path, seed: int, **options: Any) -> tuple[nn.Module, float]:
-    """A copy of ``model`` trained by ``recipe``, and how good it is."""
+def follow(
+    model: nn.Module, recipe: Any, folder: Path, seed: int, *, calibrates: bool = False, **options: Any
+) -> tuple[nn.Module, float]:
+    """A copy of ``model`` trained by ``recipe``, and how good it is; where it only ``calibrates``, weights stay."""
     student = copy.deepcopy(model)
+    if calibrates:
+        options["args"] = {"learning_rate": 0.0, "weight_decay": 0.0}
     trainer = trainer_for(student, folder, seed, 1, recipe=recipe, **options)
     trainer.train()
     return student, accuracy(trainer)
+
+
+def one_shot(model: nn.Module, sparsity: float, folder: Path, seed: int) -> float:
+    """How good a copy of ``model`` is with its smallest weights taken away and no training after."""
+    at_once = MagnitudePruningModifier(
+        params="__ALL_PRUNABLE__", init_sparsity=sparsity, final_sparsity=sparsity, start_epoch=0, end_epoch=1
+    )
+    _, found = follow(model, [at_once], folder, seed, args={"max_steps": 1, "learning_rate": 0.0})
+    return found
+
+
+def control_recipe(epochs: int) -> str:
+    """Training on, and nothing else."""
+    return f"training_modifiers:\n  - !EpochRangeModifier {{start_epoch: 0.0, end_epoch: {epochs}}}\n"
+
+
+def quantizing_recipe(bits: int, epochs: int, *, constant: bool = False) -> str:
+    """Weights in so few bits from the beginning on; ``constant`` keeps zeros that are there."""
+    masks = "pruning_modifiers:\n  - !ConstantPruningModifier {params: __ALL_PRUNABLE__}\n" if constant else ""
+    return f"""
+training_modifiers:
+  - !EpochRangeModifier {{start_epoch: 0.0, end_epoch: {max(epochs, 1)}}}
+{masks}quantization_modifiers:
+  - !QuantizationModifier
+      start_epoch: 0.0
+      scheme:
+        input_activations: {"null" if bits < 8 else "{num_bits: 8, symmetric: False}"}
+        weights: {{num_bits: {bits}, symmetric: True, strategy: channel}}
+"""

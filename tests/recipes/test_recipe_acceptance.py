@@ -13,13 +13,21 @@ import torch
 from torch import nn
 
 from tests.models import Plain, classification_rows
-from tests.recipes.digits import MLP, accuracy, dense, follow, pruning_recipe, trainer_for
+from tests.recipes.digits import (
+    MLP,
+    accuracy,
+    control_recipe,
+    dense,
+    follow,
+    one_shot,
+    pruning_recipe,
+    quantizing_recipe,
+    trainer_for,
+)
 from trainwright import EMACallback, Trainer, TrainerCallback, TrainingArguments
-from trainwright.recipes.pruning.magnitude import MagnitudePruningModifier
 from trainwright.recipes.pruning.sparsity import interpolate
 
 MakeArgs = Callable[..., TrainingArguments]
-BY_ONE_STEP: dict[str, Any] = {"max_steps": 1, "learning_rate": 0.0}
 
 
 def seeds(request: pytest.FixtureRequest) -> range:
@@ -125,10 +133,7 @@ def test_the_wide_network_keeps_its_accuracy_at_90_percent(tmp_path: Path, reque
     for seed in seeds(request):
         model, before = dense(512, tmp_path, seed)
         _, after = follow(model, pruning_recipe(0.9, 20, 30), tmp_path, seed)
-        at_once = MagnitudePruningModifier(
-            params="__ALL_PRUNABLE__", init_sparsity=0.9, final_sparsity=0.9, start_epoch=0, end_epoch=1
-        )
-        _, floor = follow(model, [at_once], tmp_path, seed, args=BY_ONE_STEP)
+        floor = one_shot(model, 0.9, tmp_path, seed)
         found.append(after)
         floors.append(floor)
         shares.append(after / before)
@@ -146,6 +151,39 @@ def test_the_narrow_network_at_90_and_95_percent(tmp_path: Path, request: pytest
             found.append(after / before)
     assert mean(shares[0.9]) >= 0.975
     assert mean(shares[0.95]) >= 0.95
+
+
+# ---- E: quantization on digits
+
+
+@pytest.mark.slow
+def test_int8_training_keeps_zeros_and_accuracy(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    shares = []
+    for seed in seeds(request):
+        model, _ = dense(512, tmp_path, seed)
+        sparse, before = follow(model, pruning_recipe(0.9, 20, 30), tmp_path, seed)
+        quantized, after = follow(sparse, quantizing_recipe(8, 4, constant=True), tmp_path, seed)
+        shares.append(after / before)
+        for (name, old), new in zip(sparse.named_parameters(), quantized.parameters(), strict=True):
+            if old.ndim > 1:
+                assert torch.equal(old == 0, new == 0), name
+    assert mean(shares) >= 0.99
+
+
+@pytest.mark.slow
+def test_two_bits_can_be_learned(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """In each seed: better than rounding at the end, with and without as much training before it."""
+    shares = []
+    for seed in seeds(request):
+        model, before = dense(512, tmp_path, seed)
+        _, rounded = follow(model, quantizing_recipe(2, 0), tmp_path, seed, calibrates=True)
+        longer, _ = follow(model, control_recipe(12), tmp_path, seed)
+        _, control = follow(longer, quantizing_recipe(2, 0), tmp_path, seed, calibrates=True)
+        _, learned = follow(model, quantizing_recipe(2, 12), tmp_path, seed)
+        assert learned > rounded
+        assert learned > control
+        shares.append(learned / before)
+    assert mean(shares) >= 0.99
 
 
 # ---- G: resume

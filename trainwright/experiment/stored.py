@@ -34,6 +34,10 @@ def resolved(loaded: Loaded) -> dict[str, Any]:
     for key in ("train", "eval", "test"):
         if key in data and data[key] not in BUILT_IN:
             data[key] = resolve(loaded, ("data", key), data[key])
+    for key in ("recipe", "teacher", "distill_teacher"):
+        name = sections[key]
+        if isinstance(name, str) and name not in ("self", "disable") and "\n" not in name:
+            sections[key] = resolve(loaded, (key,), name)
     for section in NAMED_SECTIONS:
         named = sections[section].items()
         sections[section] = {_as_anywhere(loaded, (section, name), name): options for name, options in named}

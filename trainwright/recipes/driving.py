@@ -52,7 +52,7 @@ class Drive:
                 optimizer.add_param_group({"params": extra})
         self._has_started = False
         # What is due at the start changes weights, so it must come before a loss is computed with them.
-        self._first_forward = model.register_forward_pre_hook(lambda *_: self.start())
+        self._first_forward = model.register_forward_pre_hook(self._start_with)
 
     @property
     def epoch(self) -> float:
@@ -60,7 +60,7 @@ class Drive:
         return self.steps / self.site.steps_per_epoch
 
     def start(self) -> None:
-        """What is due before the first step; the model's first forward sees to it."""
+        """What is due before the first step; the model's first forward in training mode sees to it."""
         if self._has_started:
             return
         self._has_started = True
@@ -69,6 +69,10 @@ class Drive:
             if modifier.has_begun:
                 modifier.resume(self.site, self.epoch)
             modifier.advance(self.site, self.epoch)
+
+    def _start_with(self, model: nn.Module, inputs: Any) -> None:
+        if model.training:
+            self.start()
 
     def _rebuild(self, mapping: dict[Any, tuple[Any, Callable[[Any], Any] | None]]) -> None:
         replace_parameters(self.site.optimizer, mapping)

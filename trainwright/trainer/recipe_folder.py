@@ -99,7 +99,7 @@ def restore_recipe(model: nn.Module, folder: Path) -> list[Modifier]:
         if key in states:
             modifier.restore_structure(model, states[key]["values"]["own"])
             modifier.load_state_dict(states[key])
-            modifier.resume(Site(model, None, 1.0), float("inf"))
+            modifier.resume(Site(model, None, 1.0), 1e6)
     return modifiers
 
 

@@ -105,11 +105,11 @@ class Trainer(RecipeMethods):
         distill_teacher: nn.Module | str | Path | None = None,
     ) -> None:
         self.args = with_backend(adopt_arguments(args), backend)
-        self.args = args = self._take_recipe(recipe, recipe_args, metadata_args, one_teacher(teacher, distill_teacher))
-        self._backend = choose_backend(args, backend)
+        self._backend = choose_backend(self.args, backend)
         self._seed_everything()
-        check_device(args)
-        set_up_notes(args)
+        check_device(self.args)
+        set_up_notes(self.args)
+        self.args = args = self._take_recipe(recipe, recipe_args, metadata_args, one_teacher(teacher, distill_teacher))
         self.model_init = model_init
         self.processing_class = choose_processor(processing_class, tokenizer)
         self.train_dataset, self.eval_dataset = train_dataset, eval_dataset

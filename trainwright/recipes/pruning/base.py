@@ -51,6 +51,8 @@ class PruningModifier(PerWeightModifier):
 
     def prepare_model(self, model: nn.Module) -> None:
         super().prepare_model(model)
+        if not self._names:
+            raise ValueError(f"{type(self).__name__}: params={self.params!r} selects nothing; try {ALL_PRUNABLE}.")
         self._inputs_first = _inputs_first(model)
         for name, weight in self.chosen_parameters(model).items():
             self.pattern.check(name, self._as_output_first(name, weight).shape)

@@ -68,6 +68,11 @@ class GradualPruningModifier(PruningModifier):
         self.global_sparsity = self._scope(global_sparsity)
         if self.global_sparsity and is_mapping:
             raise ValueError("final_sparsity by parameter cannot be global: use MagnitudePruningModifier, or a number.")
+        if isinstance(self.init_sparsity, float) and self.init_sparsity > max(self._wanted):
+            raise ValueError(
+                f"init_sparsity={init_sparsity} is above final_sparsity={final_sparsity}: masked weights do not come "
+                "back, so let it rise; ACDCPruningModifier and RigLPruningModifier bring weights back."
+            )
         #: Sparsity of each weight before the first update.
         self._found: dict[str, float] = {}
         self._original_sizes: dict[str, int] = {}
@@ -117,7 +122,7 @@ class GradualPruningModifier(PruningModifier):
         finals = self._final_for(site)
         weights = self.scored(site)
         self._found = {name: sparsity_of(weight) for name, weight in weights.items()}
-        self._original_sizes = {name: weight.numel() for name, weight in weights.items()}
+        self._original_sizes = {name: self._size(name, weight) for name, weight in weights.items()}
         if self.global_sparsity:
             zeros = sum(self._found[name] * size for name, size in self._original_sizes.items())
             total = zeros / max(sum(self._original_sizes.values()), 1)
@@ -134,6 +139,11 @@ class GradualPruningModifier(PruningModifier):
             self.masks[name] = alive
         self.kept_changed()
 
+    def _size(self, name: str, weight: Tensor) -> int:
+        # Inputs that thinning took away are no filters that are gone.
+        at = self.pattern.dimension
+        return weight.numel() if at is None else self._as_output_first(name, weight).shape[at]
+
     def _units_alive(self, name: str, nonzero: Tensor) -> Tensor:
         view = self._as_output_first(name, nonzero)
         return self._as_output_first(name, self.pattern.spread(self.pattern.any_of(view), view)).contiguous()
@@ -143,9 +153,9 @@ class GradualPruningModifier(PruningModifier):
         progress = progress_between(epoch, self.start_epoch, self.end_epoch)
         answer: dict[str, float] = {}
         for name, final in self._final_for(site).items():
-            first = self._found[name] if self.init_sparsity == FROM_PARAM else float(self.init_sparsity)
+            first = self._found[name] if self.init_sparsity == FROM_PARAM else min(float(self.init_sparsity), final)
             share = interpolate(progress, first, final, self.inter_func)
-            left = self.weights(site)[name].numel() / self._original_sizes[name]
+            left = self._size(name, self.weights(site)[name]) / self._original_sizes[name]
             answer[name] = share if left == 1 else max(share - (1 - left), 0.0) / left
         return answer
 

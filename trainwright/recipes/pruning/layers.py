@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from trainwright.core.modifier import Modifier, Site
+from trainwright.recipes.pruning.per_weight import note_unused_frequency
 from trainwright.recipes.selecting import select_layers
 
 _SIMPLE = (str, int, float, bool, type(None))
@@ -68,7 +69,7 @@ class LayerPruningModifier(Modifier):
     """Takes layers out from ``start_epoch`` on; they come back at ``end_epoch`` where that is given.
 
     Without ``end_epoch`` the layers are gone for good, with their weights. With it they stay in the model, unused and
-    untrained, until then. ``layers``: full names or ``re:pattern``. ``update_frequency`` has no effect.
+    untrained, until then. ``layers``: full names or ``re:pattern``.
 
     >>> LayerPruningModifier(layers=["bert.encoder.layer.6"], start_epoch=2).final_epoch
     2.0
@@ -85,6 +86,7 @@ class LayerPruningModifier(Modifier):
         update_frequency: float = -1.0,
         log_types: Any = "__ALL__",
     ) -> None:
+        note_unused_frequency(self, update_frequency)
         # At the very beginning there would be nothing to come back from.
         super().__init__(start_epoch=start_epoch, end_epoch=end_epoch if end_epoch > 0 else -1.0)
         self.layers = layers if isinstance(layers, str) else list(layers)

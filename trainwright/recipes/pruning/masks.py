@@ -120,13 +120,12 @@ def _unit_scores(score: Tensor, pattern: Pattern, kept: Tensor | None) -> Tensor
     score = score.detach()
     if score.dtype not in (torch.float32, torch.float64):
         score = score.float()
-    if kept is not None and pattern.group is not None:
-        # Ranked within a group of M as the lowest, or more than M - N of it could end up masked.
-        score = score.masked_fill(~kept, float("-inf"))
-    units = pattern.unit_scores(score)
-    if kept is not None:
-        units = units.masked_fill(~pattern.any_of(kept), float("-inf"))
-    return units
+    if kept is None:
+        return pattern.unit_scores(score)
+    if pattern.group is not None:
+        # The lowest of their group; but where more than M - N of a group are zero already, the pattern comes first.
+        return pattern.unit_scores(score.masked_fill(~kept, float("-inf")))
+    return pattern.unit_scores(score).masked_fill(~pattern.any_of(kept), float("-inf"))
 
 
 def _choose(units: Tensor, sizes: Tensor | None, sparsity: float, total: int, name: str) -> Tensor:

@@ -7,8 +7,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from trainwright.config.warnings import warn
 from trainwright.core.modifier import Modifier, Site
 from trainwright.recipes.selecting import select_parameters
+
+
+def note_unused_frequency(modifier: Modifier, frequency: float) -> None:
+    """Say once that ``update_frequency`` has no effect, where somebody set it."""
+    if frequency != -1:
+        warn(f"update_frequency={frequency} has no effect: {type(modifier).__name__} acts at its start and end only.")
 
 
 class PerWeightModifier(Modifier):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.core.modifier import Site
-from trainwright.recipes.pruning.per_weight import PerWeightModifier
+from trainwright.recipes.pruning.per_weight import PerWeightModifier, note_unused_frequency
 from trainwright.recipes.selecting import ALL_PRUNABLE, select_parameters
 
 
@@ -38,6 +38,7 @@ class PowerpropagationModifier(PerWeightModifier):
         log_types: Any = "__ALL__",
     ) -> None:
         super().__init__(params=params, start_epoch=start_epoch, end_epoch=end_epoch)
+        note_unused_frequency(self, update_frequency)
         self.alpha = float(alpha)
         if not self.alpha >= 1:
             raise ValueError(f"alpha={alpha} must be 1 or more: below 1 gradients grow without bound near zero.")

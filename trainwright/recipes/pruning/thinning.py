@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from trainwright.core.modifier import Modifier, Site
 from trainwright.recipes.pruning.channels import Space, find_spaces
 from trainwright.recipes.pruning.cutting import Replaced, cut_layer, fit_to_shapes, is_by_channel, output_dimension
+from trainwright.recipes.pruning.per_weight import note_unused_frequency
 from trainwright.recipes.selecting import suggestion
 
 logger = logging.getLogger("trainwright")
@@ -51,6 +52,7 @@ class LayerThinningModifier(Modifier):
     ) -> None:
         if end_epoch != -1:
             raise ValueError(f"end_epoch={end_epoch}: what is taken out does not come back; leave end_epoch out.")
+        note_unused_frequency(self, update_frequency)
         super().__init__(start_epoch=start_epoch)
         if structure_type not in ("filter", "channel"):
             raise ValueError(f"structure_type={structure_type!r} must be 'filter' or 'channel'.")
