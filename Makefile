@@ -23,7 +23,7 @@ $(VENV)/demo: $(VENV)/torch pyproject.toml
 	@touch $@
 
 $(VENV)/dev: $(VENV)/torch pyproject.toml
-	$(PIP) $(CONSTRAIN) -e '.[demo,hf,trackers,monitor,metrics,lora,schedulefree,search]' --group dev
+	$(PIP) $(CONSTRAIN) -e '.[demo,hf,trackers,monitor,metrics,lora,schedulefree,recipes,search]' --group dev
 	@touch $@
 
 demo: $(VENV)/demo  ## learn handwritten digits in well under a minute

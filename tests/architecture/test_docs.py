@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from trainwright.config.reference import arguments_page
+from trainwright.recipes.reference import reference
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -52,6 +53,12 @@ def test_every_promise_has_a_row() -> None:
 def test_the_page_of_arguments_is_current() -> None:
     assert (ROOT / "docs/arguments.md").read_text() == arguments_page(), (
         "run: python -m trainwright.config.reference > docs/arguments.md"
+    )
+
+
+def test_the_page_of_modifiers_is_current() -> None:
+    assert (ROOT / "docs/modifiers.md").read_text() == reference(), (
+        "run: python -m trainwright.recipes.reference > docs/modifiers.md"
     )
 
 
@@ -125,6 +132,9 @@ MODULES = [
     "trackers.pictures",
     "trackers.servers",
     "launch.torchrun",
+    "recipes.export.exporting",
+    "recipes.export.semi_structured",
+    "experiment.exporting",
     "recipes.language.arguments",
     "recipes.language.composing",
     "recipes.language.describing",
@@ -138,6 +148,12 @@ MODULES = [
     "recipes.language.timeline",
     "recipes.language.variables",
     "recipes.language.writing",
+    "recipes.quantization.calibrating",
+    "recipes.quantization.choosing",
+    "recipes.quantization.modifier",
+    "recipes.quantization.quantizers",
+    "recipes.quantization.rounding",
+    "recipes.quantization.schemes",
     "trainer.keeping",
     "trainer.trainer",
 ]
@@ -155,7 +171,15 @@ def test_docstring_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.M
 
 
 #: Pages whose blocks of Python make one script, from top to bottom.
-SCRIPTS = ["backends.md", "batches-that-fit.md", "from-accmt.md", "from-pymarlin.md", "modules.md", "trackers.md"]
+SCRIPTS = [
+    "backends.md",
+    "batches-that-fit.md",
+    "from-accmt.md",
+    "from-pymarlin.md",
+    "modules.md",
+    "recipes.md",
+    "trackers.md",
+]
 
 
 @pytest.mark.slow

@@ -1,20 +1,13 @@
-"""Commands about checkpoints: verify, import, export."""
+"""Commands about checkpoints: verify, import."""
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from trainwright.cli.app import BAD_USAGE, FAILED, app
-
-
-class Format(StrEnum):
-    """Whose checkpoints."""
-
-    hf = "hf"
 
 
 @app.command()
@@ -63,28 +56,6 @@ def import_foreign(
     typer.echo(f"Imported step {done.step} of a {done.library} run into {done.folder}.")
     _tell(done.notes)
     typer.echo(f'Go on with: trainer.train(resume_from_checkpoint="{done.folder}")')
-
-
-@app.command()
-def export(
-    checkpoint: Annotated[
-        Path, typer.Argument(help="A checkpoint-N folder of trainwright.", exists=True, file_okay=False)
-    ],
-    to: Annotated[Format, typer.Option("--to", help="hf: a folder that transformers' Trainer resumes from.")],
-    output: Annotated[
-        Path | None, typer.Option(help="The folder to write.", show_default="exported/checkpoint-N beside it")
-    ] = None,
-) -> None:
-    """Write a checkpoint in another library's format; the original stays."""
-    from trainwright.checkpoint.interchange.to_transformers import export_checkpoint
-
-    try:
-        done = export_checkpoint(checkpoint, output)
-    except (ValueError, OSError) as error:
-        _fail(error)
-    typer.echo(f"Exported step {done.step} into {done.folder}.")
-    _tell(done.notes)
-    typer.echo(f'Go on with: transformers.Trainer(...).train(resume_from_checkpoint="{done.folder}")')
 
 
 def _fail(error: Exception) -> NoReturn:

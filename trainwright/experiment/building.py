@@ -20,6 +20,7 @@ from trainwright.config.loading import Loaded, arguments_of
 from trainwright.config.options import fitting_options
 from trainwright.config.registry import load_object, registered, split_reference, suggestion
 from trainwright.config.seq2seq import Seq2SeqTrainingArguments
+from trainwright.core.modifier import Modifier
 from trainwright.engines.torch.ema import EMACallback
 from trainwright.engines.torch.randomness import set_seed
 from trainwright.experiment.sources import BUILT_IN, eval_split, first, hold_out, load_rows, resolve
@@ -49,6 +50,8 @@ class Built:
     args: TrainingArguments
     prepared: Prepared
     trainer: Trainer
+    #: Of a trained model: those of its recipe, with their state.
+    modifiers: list[Modifier] = dataclasses.field(default_factory=list)
 
 
 def arguments_for(loaded: Loaded, **more: Any) -> tuple[str, TrainingArguments]:
@@ -149,7 +152,7 @@ def build_trained(loaded: Loaded, weights: Path, facts: dict[str, Any] | None) -
         # The result is what is asked for, perhaps by a program.
         built.trainer.remove_callback(ProgressCallback)
     # Fake quantization and smaller layers are part of the model that was trained.
-    restore_recipe(built.prepared.model, weights)
+    built.modifiers = restore_recipe(built.prepared.model, weights)
     if trained is None:
         try:
             built.trainer._load_from_checkpoint(weights)

@@ -18,8 +18,8 @@ _INTRODUCTION = """\
 
 What a recipe may name, with arguments and defaults. Generated from the classes by
 `python -m trainwright.recipes.reference`; [Recipes](recipes.md) says how they are used. `start_epoch` and `end_epoch` are
-epochs, whole or not; -1 is the beginning, or no end. `log_types` and `constant_logging` are taken for old recipes' sake: every number
-goes to every tracker. The newer spelling `start`, `end`, `update`, `targets` works too.
+epochs, whole or not; -1 is the beginning, or no end. `log_types` and `constant_logging` are taken for old recipes' sake:
+every number goes to every tracker. The newer spelling `start`, `end`, `update`, `targets` works too.
 """
 
 
@@ -43,7 +43,7 @@ def _entry(name: str) -> str:
         for parameter in inspect.signature(cls).parameters.values()
         if parameter.name not in ("log_types", "constant_logging")
     ]
-    words = inspect.cleandoc(cls.__doc__ or "").split("\n\n>>>")[0].strip()
+    words = inspect.cleandoc(cls.__doc__ or "").split("\n\n>>>")[0].strip().replace("``", "`")
     return f"### {name}\n\n{words}\n\n{', '.join(arguments)}\n"
 
 

@@ -18,8 +18,8 @@ from trainwright.engines.torch.randomness import random_state, set_random_state,
 def sampled_gradients(trainer: Any, loader: Any) -> Callable[[int], Iterator[None]] | None:
     """``count -> iterator``, each step of which leaves the gradients of one batch in ``.grad``; None for a stream.
 
-    Batches are drawn with (seed, step), the same in every process, and so are dropout masks. Afterwards gradients,
-    buffers, random numbers and the place in the data are as they were.
+    Batches are drawn with (seed, step) and shared out among the processes, which sum their gradients. Afterwards
+    gradients, buffers, random numbers and the place in the data are as they were.
     """
     if not starts_by_index(loader):
         return None
@@ -48,21 +48,30 @@ def sampled_gradients(trainer: Any, loader: Any) -> Callable[[int], Iterator[Non
 
 def _batches(trainer: Any, loader: Any, count: int) -> Iterator[Any]:
     fetch = MapFetch(loader.dataset, loader.collate_fn, loader.fetch_seed)
-    size = min(trainer.args.train_batch_size, len(loader.dataset))
+    backend = trainer._backend
+    size = min(trainer.args.train_batch_size * backend.world_size, len(loader.dataset))
     generator = torch.Generator().manual_seed(mixed_seed(data_seed(trainer.args), trainer.state.global_step))
     order: list[int] = []
     for _ in range(count):
         if len(order) < size:
             order = torch.randperm(len(loader.dataset), generator=generator).tolist()
         chosen, order = order[:size], order[size:]
-        yield fetch(0, chosen)
+        # Where there is less than a row for each process, some share one: all must take part in the sum.
+        yield fetch(0, chosen[backend.rank :: backend.world_size] or chosen[:1])
 
 
 def _leave_gradients(trainer: Any, batch: Any) -> None:
     engine = trainer.engine
     engine.clear_gradients()
     targets = engine.count_targets(batch)
-    engine.forward_backward(batch, Portion(targets, 1.0, targets, 1), sync=False)
+    if engine.is_alone or targets is None:
+        portion = Portion(targets, 1.0 / trainer._backend.world_size, targets, 1)
+    else:
+        total = engine.sum_counts(targets)
+        portion = Portion(targets, targets / total, total, 1)
+    engine.forward_backward(batch, portion, sync=False)
+    if not engine.is_alone:
+        trainer._backend.reduce_gradients(engine.parameters)
     scaler = engine.precision.scaler
     for parameter in engine.parameters:
         if parameter.grad is not None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import math
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from trainwright.callbacks.wording import plural
 from trainwright.checkpoint.training_state import TRAINING
 from trainwright.config.fields import ours
 from trainwright.config.warnings import TrainwrightWarning
@@ -100,8 +102,8 @@ class RecipeMethods(RunningMethods):
             logger.info("max_steps=%d ends the run, whatever epochs the recipe speaks of.", self.args.max_steps)
         elif epochs != self.args.num_train_epochs:
             logger.warning(
-                "The recipe trains for %g epochs: num_train_epochs=%g does not act.",
-                epochs,
+                "The recipe trains for %s: num_train_epochs=%g does not act.",
+                plural(epochs, "epoch"),
                 self.args.num_train_epochs,
             )
             self.args = dataclasses.replace(self.args, num_train_epochs=epochs)
@@ -131,6 +133,7 @@ class RecipeMethods(RunningMethods):
                 "recipe cannot act: let the Trainer optimize, or use ScheduledModifierManager in your own loop."
             )
         model = unwrap(self.model)
+        refuse_for_sharded(self.modifiers, model)
         for modifier in self.modifiers:
             modifier.forget()
         self._engage_teacher(model)
@@ -302,3 +305,17 @@ class RecipeMethods(RunningMethods):
         if self.metadata_args:
             recipe = with_metadata(recipe, metadata_from(self.metadata_args, self.args))
         return write_recipe(recipe)
+
+
+def refuse_for_sharded(modifiers: list[Modifier], model: nn.Module) -> None:
+    """What looks at whole tensors, or replaces them, cannot work on parts of them."""
+    # Its import takes a while, and whoever has such a model has paid for it.
+    sharded = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    if sharded is None or not any(isinstance(parameter, sharded) for parameter in model.parameters()):
+        return
+    cannot = [type(m).__name__ for m in modifiers if m.needs_whole_tensors or m.changes_structure]
+    if cannot:
+        raise ValueError(
+            f"The model's parameters are sharded over processes, and {', '.join(dict.fromkeys(cannot))} needs them "
+            "whole: prune by magnitude, or train with backend='ddp'."
+        )

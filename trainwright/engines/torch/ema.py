@@ -39,6 +39,8 @@ class EMACallback(TrainerCallback):
         self._averages: dict[str, Tensor] = {}
         self._pairs = _Pairs()
         self._restored = False
+        self._model: nn.Module | None = None
+        self._followed: dict[str, Tensor] = {}
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.use_at_end and args.load_best_model_at_end:
@@ -52,7 +54,26 @@ class EMACallback(TrainerCallback):
             self._averages = {name: _average_of(tensor) for name, tensor in _tracked(model).items()}
             self.updates = 0
         self._restored = False
+        self._follow(model)
+
+    def _follow(self, model: nn.Module) -> None:
+        self._model, self._followed = model, _tracked(model)
         self._pairs = _Pairs(model, self._averages)
+
+    def replaced(self, mapping: dict[Any, tuple[Any, Any]]) -> None:
+        """A recipe put smaller parameters in place of some: their averages lose the same parts."""
+        if self._model is None:
+            return
+        averages: dict[str, Tensor] = {}
+        for name, tensor in _tracked(self._model).items():
+            before = self._followed.get(name)
+            kept = mapping[before][1] if before is not None and before in mapping else None
+            average = self._averages.get(name) if kept is None else kept(self._averages[name])
+            # Buffers are copied at every step anyway.
+            fits = average is not None and average.shape == tensor.shape
+            averages[name] = average if fits and average is not None else _average_of(tensor)
+        self._averages = averages
+        self._follow(self._model)
 
     def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         # The step is counted after this event.
@@ -70,6 +91,7 @@ class EMACallback(TrainerCallback):
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.use_at_end:
             _write(self._averages, _tracked(kwargs["model"]))
+        self._model, self._followed = None, {}
 
     @contextmanager
     def applied(self, model: nn.Module) -> Iterator[None]:

@@ -22,7 +22,8 @@ class StructuredPruningModifier(GradualPruningModifier):
     Members of one of ``param_groups`` lose the same indices, by the sum of their norms: needed where a residual
     connection adds their outputs. With ``mask_type: filter`` the bias of a filter is masked with it, and so are scale
     and shift of a batch norm that follows, where tracing the model finds it: a filter that is off says nothing. Weights
-    with a single channel (depthwise convolutions) are left alone.
+    with a single channel (depthwise convolutions) are left alone. Without ``params`` it is about the weights in
+    ``param_groups`` or, without those too, about all whose outputs only other layers read.
 
     >>> StructuredPruningModifier(init_sparsity=0.0, final_sparsity=0.5, end_epoch=1).mask_type
     'filter'
@@ -45,6 +46,10 @@ class StructuredPruningModifier(GradualPruningModifier):
     ) -> None:
         if mask_type not in ("filter", "channel"):
             raise ValueError(f"mask_type={mask_type!r}: StructuredPruningModifier knows 'filter' and 'channel'.")
+        #: Nobody said which weights: those whose outputs another layer reads, never the model's own answer.
+        self._chooses = params is None and not param_groups and not isinstance(final_sparsity, dict)
+        if params is None and param_groups and not isinstance(final_sparsity, dict):
+            params = [name for group in param_groups for name in group]
         super().__init__(
             init_sparsity=init_sparsity,
             final_sparsity=final_sparsity,
@@ -63,6 +68,16 @@ class StructuredPruningModifier(GradualPruningModifier):
             raise ValueError(f"param_groups names {twice[0]!r} twice: a weight belongs to one group.")
         #: Weight -> one-dimensional parameters that are masked with its filters.
         self._companions: dict[str, list[str]] = {}
+
+    def chosen_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        chosen = super().chosen_parameters(model)
+        if not self._chooses or self.mask_type != "filter":
+            return chosen
+        try:
+            inner = {f"{layer}.weight" for space in find_spaces(model) for layer in space.producers}
+        except ValueError:
+            return chosen
+        return {name: weight for name, weight in chosen.items() if name in inner} or chosen
 
     def prepare_model(self, model: nn.Module) -> None:
         super().prepare_model(model)

@@ -1,0 +1,178 @@
+"""A trained model, found on disk, in the format that somebody else reads."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainwright.checkpoint.weights import load_weights
+from trainwright.config.errors import ConfigError
+from trainwright.config.registry import load_object, split_reference
+from trainwright.core.modifier import Modifier
+from trainwright.experiment.building import build_trained, training_rows
+from trainwright.experiment.running import weights_of
+from trainwright.experiment.sources import first
+from trainwright.experiment.stored import EXPERIMENT, load_stored, stored_facts
+from trainwright.recipes.export.exporting import FORMATS, export_model
+from trainwright.recipes.export.results import Exported
+from trainwright.recipes.export.semi_structured import layers_of_two_of_four
+from trainwright.trainer.recipe_folder import RECIPE, restore_recipe
+
+#: What belongs to a model besides its weights.
+_BESIDES = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "*processor_config.json", "spiece.model")
+_ROWS, _TOKENS = 4, 8
+
+
+@dataclass
+class Trained:
+    """A model with its weights, and what its recipe did to it."""
+
+    model: nn.Module
+    folder: Path
+    modifiers: list[Modifier] = field(default_factory=list)
+    #: Inputs to run it with, where they can be known.
+    sample: Any = None
+
+
+def export(
+    source: Path,
+    to: str,
+    output: Path | None = None,
+    *,
+    model: str | None = None,
+    sample: str | None = None,
+    scheme: str | None = None,
+    trust: bool = False,
+) -> Exported:
+    """Export what ``source`` holds: a checkpoint, a saved model, or a run of an experiment."""
+    if to not in FORMATS:
+        raise ConfigError(f"--to {to}: there are {', '.join(FORMATS)}.")
+    target = output if output is not None else source.parent / "exported" / f"{source.name}-{to}"
+    if target.exists() and any(target.iterdir()):
+        raise FileExistsError(f"{target} is there already: choose another --output.")
+    found = load_trained(source, model, trust=trust)
+    if sample is not None:
+        found.sample = read_sample(sample)
+    if to == "onnx" and found.sample is None:
+        raise ConfigError(
+            "ONNX needs inputs to run the model with: --sample 2x1x28x28 or --sample my_file.py:function."
+        )
+    recipe = found.folder / RECIPE
+    done = export_model(
+        found.model,
+        target,
+        to=to,
+        modifiers=found.modifiers,
+        recipe=recipe.read_text(encoding="utf-8") if recipe.is_file() else None,
+        example_inputs=found.sample,
+        scheme=scheme,
+    )
+    for pattern in _BESIDES:
+        for path in found.folder.glob(pattern):
+            if path.is_file() and not (target / path.name).exists():
+                shutil.copy2(path, target / path.name)
+    return done
+
+
+def two_of_four(source: Path, *, model: str | None = None, trust: bool = False) -> list[str]:
+    """Names of the layers that torch's 2:4 kernels could take."""
+    return layers_of_two_of_four(load_trained(source, model, trust=trust).model)
+
+
+def load_trained(source: Path, model: str | None = None, *, trust: bool = False) -> Trained:
+    """The model in ``source``, with its weights and what its recipe made of it."""
+    run = next((folder for folder in (source, source.parent) if (folder / EXPERIMENT).is_file()), None)
+    weights = weights_of(source, None)
+    if model is not None:
+        if split_reference(model) is None:
+            raise ConfigError(f"--model {model}: write my_file.py:function, which returns the model.")
+        return _loaded(load_object(model, "--model")(), weights)
+    if run is not None:
+        return _of_experiment(run, weights, trust)
+    if (weights / "config.json").is_file():
+        return _of_transformers(weights)
+    raise ConfigError(
+        f"{source} does not say how its model is built: add --model my_file.py:function, which returns it."
+    )
+
+
+def _loaded(model: nn.Module, weights: Path) -> Trained:
+    modifiers = restore_recipe(model, weights)
+    load_weights(model, weights)
+    sample = None
+    if hasattr(model, "config"):
+        sample = sample_for(model)
+    return Trained(model.eval(), weights, modifiers, sample)
+
+
+def _of_experiment(run: Path, weights: Path, trust: bool) -> Trained:
+    built = build_trained(load_stored(run, [], trust=trust), weights, stored_facts(run))
+    model = built.prepared.model
+    train, evaluation = training_rows(built.loaded, built.args)
+    rows = built.prepared.encode(first(train if evaluation is None else evaluation, _ROWS))
+    batch = next(iter(built.trainer.get_test_dataloader(rows)))
+    takes = inspect.signature(model.forward).parameters
+    sample = {name: value.cpu() for name, value in batch.items() if name in takes and not name.startswith("label")}
+    return Trained(model.cpu().eval(), weights, built.modifiers, sample)
+
+
+def _of_transformers(weights: Path) -> Trained:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ConfigError("The model is one of transformers: pip install 'trainwright[hf]'") from error
+    config = transformers.AutoConfig.from_pretrained(weights)
+    named = (config.architectures or [None])[0]
+    kind = getattr(transformers, named, None) if named else None
+    if kind is None:
+        raise ConfigError(f"transformers has no {named!r}: add --model my_file.py:function, which builds the model.")
+    model = kind(config)
+    wanted = _number_format(weights)
+    return _loaded(model if wanted is None else model.to(wanted), weights)
+
+
+def _number_format(weights: Path) -> torch.dtype | None:
+    said = json.loads((weights / "config.json").read_text(encoding="utf-8"))
+    name = said.get("dtype") or said.get("torch_dtype")
+    found = getattr(torch, name, None) if isinstance(name, str) else None
+    return found if isinstance(found, torch.dtype) else None
+
+
+# ---- inputs to run a model with
+
+
+def read_sample(text: str) -> Any:
+    """``2x1x28x28`` for random numbers of that shape, or what ``my_file.py:function`` returns.
+
+    >>> read_sample("2x3").shape
+    torch.Size([2, 3])
+    """
+    if split_reference(text) is not None:
+        return load_object(text, "--sample")()
+    sizes = text.split("x")
+    if not all(size.isdecimal() and int(size) > 0 for size in sizes):
+        raise ConfigError(f"--sample {text}: write a shape such as 2x1x28x28, or my_file.py:function.")
+    return torch.randn(*(int(size) for size in sizes), generator=torch.Generator().manual_seed(0))
+
+
+def sample_for(model: nn.Module) -> dict[str, Tensor] | None:
+    """Inputs that a model of transformers takes, where its configuration says enough."""
+    config: Any = model.config
+    name = getattr(model, "main_input_name", None)
+    random = torch.Generator().manual_seed(0)
+    if name == "input_ids" and isinstance(getattr(config, "vocab_size", None), int):
+        tokens = torch.randint(config.vocab_size, (_ROWS, _TOKENS), generator=random)
+        found = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+        return {**found, "decoder_input_ids": tokens} if config.is_encoder_decoder else found
+    size = getattr(config, "image_size", None)
+    if name == "pixel_values" and size is not None:
+        sides = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
+        return {name: torch.randn(_ROWS, getattr(config, "num_channels", 3), *sides, generator=random)}
+    return None
