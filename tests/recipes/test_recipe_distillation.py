@@ -63,6 +63,14 @@ def test_several_outputs_are_averaged_and_keys_choose() -> None:
         torch.testing.assert_close(modifier.modify_loss(zero, student, {"x": x}), expected, rtol=1e-5, atol=1e-6)
 
 
+def test_a_tensor_and_a_name_mean_the_same_output(make_args: MakeArgs) -> None:
+    named, bare = Plain(), Plain()
+    teachers = (Plain(seed=4), Bare(seed=4))
+    for model, teacher in zip((named, bare), teachers, strict=True):
+        train(make_args(num_train_epochs=1), model, [DistillationModifier()], teacher)
+    assert all(torch.equal(a, b) for a, b in zip(named.parameters(), bare.parameters(), strict=True))
+
+
 def train(args: TrainingArguments, model: nn.Module, recipe: Any, teacher: Any, **options: Any) -> Trainer:
     trainer = Trainer(model, args, train_dataset=classification_rows(), recipe=recipe, teacher=teacher, **options)
     trainer.train()

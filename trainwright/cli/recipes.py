@@ -1,4 +1,4 @@
-"""Commands about recipes: show, check."""
+"""Commands about recipes: show, check, apply."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from trainwright.cli.app import app
-from trainwright.cli.experiments import outcome
+from trainwright.cli.experiments import Trust, outcome
 
 recipe_app = typer.Typer(no_args_is_help=True, help="Recipes: what happens to a model while it is trained, and when.")
 app.add_typer(recipe_app, name="recipe")
@@ -52,6 +52,38 @@ def check(file: RecipeFile, recipe_args: RecipeArgs = None) -> None:
         recipe = read_recipe(file, recipe_args)
         built = build_modifiers(recipe)
         typer.echo(f"{file} is good: {_count(len(built), 'modifier')}, {_count(recipe.max_epochs, 'epoch')}.")
+
+
+@recipe_app.command("apply")
+def apply(
+    file: RecipeFile,
+    source: Annotated[
+        Path,
+        typer.Argument(help="A saved model, a checkpoint, or a run of an experiment.", metavar="DIR", file_okay=False),
+    ],
+    output: Annotated[Path, typer.Option(help="The folder to write.")],
+    recipe_args: RecipeArgs = None,
+    model: Annotated[
+        str | None, typer.Option(help="my_file.py:function that builds the model, where DIR does not say how.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="my_file.py:function that returns batches: for ranges of activations, and for gradients."),
+    ] = None,
+    trust: Trust = False,
+) -> None:
+    """Apply a recipe to saved weights without training: prune, quantize, take layers out; DIR stays as it is."""
+    with outcome():
+        from trainwright.config.errors import ConfigError
+        from trainwright.experiment.applying import apply as apply_recipe
+
+        if not source.is_dir():
+            raise ConfigError(f"{source} is no folder.")
+        done = apply_recipe(file, source, output, recipe_args=recipe_args, model=model, data=data, trust=trust)
+        if done.skipped:
+            typer.echo(f"Skipped, for there is no training: {', '.join(done.skipped)}.")
+        typer.echo(f"{done.sparsity:.2%} of {done.weights:,} prunable weights are zero.")
+        typer.echo(f"The model is in {done.folder}.")
 
 
 def _count(number: float, what: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,10 @@ def _of_experiment(run: Path, weights: Path, trust: bool) -> Trained:
     rows = built.prepared.encode(first(train if evaluation is None else evaluation, _ROWS))
     batch = next(iter(built.trainer.get_test_dataloader(rows)))
     takes = inspect.signature(model.forward).parameters
-    sample = {name: value.cpu() for name, value in batch.items() if name in takes and not name.startswith("label")}
+    sample = None
+    if isinstance(batch, Mapping):
+        inputs = {name: value for name, value in batch.items() if name in takes and not name.startswith("label")}
+        sample = {name: value.cpu() for name, value in inputs.items()}
     return Trained(model.cpu().eval(), weights, built.modifiers, sample)
 
 

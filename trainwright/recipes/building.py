@@ -21,9 +21,12 @@ def build_modifiers(recipe: Recipe) -> list[Modifier]:
     >>> [type(modifier).__name__ for modifier in build_modifiers(recipe)]
     ['EpochRangeModifier']
     """
-    built = [build_modifier(spec) for spec in recipe.modifiers]
-    # Those that end first act first; of the rest, those that begin first: what comes later builds on what came before.
-    return sorted(built, key=lambda m: (m.end_epoch if m.end_epoch != -1 else float("inf"), m.start_epoch))
+    return in_order([build_modifier(spec) for spec in recipe.modifiers])
+
+
+def in_order(modifiers: list[Modifier]) -> list[Modifier]:
+    """As they act: those that end first, and of the rest those that begin first; later ones build on earlier ones."""
+    return sorted(modifiers, key=lambda m: (m.end_epoch if m.end_epoch != -1 else float("inf"), m.start_epoch))
 
 
 def build_modifier(spec: ModifierSpec) -> Modifier:

@@ -41,7 +41,9 @@ class Drive:
         *,
         epoch: float = 0.0,
         gradients: Callable[[int], Iterator[None]] | None = None,
+        called: nn.Module | None = None,
     ) -> None:
+        """``called`` is what the loop calls where that is not ``model`` itself but around it: compiled, say."""
         self.modifiers = modifiers
         self.steps = round(epoch * steps_per_epoch)
         self.site = Site(model, optimizer, steps_per_epoch, gradients=gradients, rebuild=self._rebuild)
@@ -52,7 +54,7 @@ class Drive:
                 optimizer.add_param_group({"params": extra})
         self._has_started = False
         # What is due at the start changes weights, so it must come before a loss is computed with them.
-        self._first_forward = model.register_forward_pre_hook(self._start_with)
+        self._first_forward = (model if called is None else called).register_forward_pre_hook(self._start_with)
 
     @property
     def epoch(self) -> float:

@@ -68,10 +68,10 @@ def refuse_other_recipe(checkpoint: Path, text: str | None, *, has_modifiers: bo
                 "its weights with the recipe."
             )
         return
-    if not has_modifiers:
-        raise ValueError(f"{checkpoint.name} was saved by a run with a recipe: pass recipe={str(stored)!r} to go on.")
     if text is None:
-        return
+        if has_modifiers:
+            return
+        raise ValueError(f"{checkpoint.name} was saved by a run with a recipe: pass recipe={str(stored)!r} to go on.")
     from trainwright.recipes.language.reading import read_recipe
 
     before, now = (read_recipe(source).modifiers for source in (stored, text))
@@ -103,7 +103,14 @@ def restore_recipe(model: nn.Module, folder: Path) -> list[Modifier]:
     for key, modifier in numbered(modifiers).items():
         if isinstance(modifier, LearnsFromTeacher):
             continue
-        modifier.prepare_model(model)
+        try:
+            modifier.prepare_model(model)
+        except ValueError as error:
+            if modifier.changes_structure or modifier.needs_whole_tensors:
+                raise
+            # A stage that is long past may speak of a head that the model no longer has.
+            logger.info("%s in %s is not about this model: %s", type(modifier).__name__, folder / RECIPE, error)
+            continue
         if key in states:
             modifier.restore_structure(model, states[key]["values"]["own"])
             modifier.load_state_dict(states[key])

@@ -22,6 +22,7 @@ from trainwright.config.fields import ours
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.core.modifier import Modifier, Site, overriding
 from trainwright.core.run import Run
+from trainwright.engines.torch.model_setup import compiled
 from trainwright.engines.torch.module_engine import ManualEngine
 from trainwright.engines.torch.schedules import build_scheduler
 from trainwright.engines.torch.targets import shifts_labels, unwrap
@@ -110,11 +111,8 @@ class RecipeMethods(RunningMethods):
 
     @property
     def recipe_epochs(self) -> float:
-        """How many epochs the recipe speaks of; 0 where it does not say."""
-        if self.recipe is not None:
-            return self.recipe.max_epochs
-        ends = [m.end_epoch if m.end_epoch != -1 else m.start_epoch for m in self.modifiers]
-        return float(math.ceil(max([0.0, *ends])))
+        """When the last modifier that has an end ends, in whole epochs; 0 where none has one."""
+        return float(math.ceil(max([0.0, *(m.end_epoch for m in self.modifiers)])))
 
     @property
     def final_epoch(self) -> float:
@@ -154,12 +152,13 @@ class RecipeMethods(RunningMethods):
             return
         chosen = resolve_teacher(self.teacher, model)
         own_hash = fingerprint(chosen) if chosen is not None and self.teacher == SELF else None
+        called = compiled(chosen, self.args) if chosen is not None and self.args.torch_compile else chosen
         asked: dict[Any, Teacher | None] = {}
         for modifier in wants:
             keys = modifier.teacher_input_keys
             key = None if keys is None else tuple(keys)
             if key not in asked:
-                asked[key] = None if chosen is None else Teacher(chosen, keys)
+                asked[key] = None if chosen is None else Teacher(chosen, keys, called)
             modifier.set_teacher(asked[key], own_hash=own_hash, shifts_labels=shifts_labels(self.model))
 
     def _restore_structure(self, checkpoint: Path) -> None:
@@ -274,8 +273,9 @@ class RecipeMethods(RunningMethods):
         if self.modifiers and best is not None:
             # Masks and the like as they were then: those of the end would change the model that was the best.
             states = read_recipe_state(Path(best))
-            for key, modifier in numbered(self.modifiers).items():
-                if key in states:
+            # By the names that the checkpoint knows them by: those of an earlier recipe may stand among them.
+            for key, modifier in numbered(self.callback_handler.callbacks).items():
+                if modifier in self.modifiers and key in states:
                     modifier.load_state_dict(states[key])
 
     def _finish_recipe(self) -> None:

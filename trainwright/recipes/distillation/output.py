@@ -49,15 +49,16 @@ class DistillationModifier(LearnsFromTeacher):
 
     def with_teacher(self, loss: Any, outputs: Any, inputs: Any, answers: Any) -> Tensor:
         student, teacher = named_outputs(outputs), named_outputs(answers)
-        keys = self._keys(student, teacher)
+        pairs = self._pairs(student, teacher)
         labels = inputs.get("labels") if isinstance(inputs, Mapping) else None
-        parts = [self._divergence(key, student[key], teacher[key], labels) for key in keys]
+        parts = [self._divergence(own, student[own], teacher[other], labels) for own, other in pairs]
         distilled = sum(parts[1:], parts[0]) / len(parts)
         if self.hardness == 1:
             return distilled
         return (1 - self.hardness) * loss + self.hardness * distilled
 
-    def _keys(self, student: dict[Any, Tensor], teacher: dict[Any, Tensor]) -> list[Any]:
+    def _pairs(self, student: dict[Any, Tensor], teacher: dict[Any, Tensor]) -> list[tuple[Any, Any]]:
+        """Which output of the student follows which of the teacher."""
         if self.distill_output_keys is not None:
             for key in self.distill_output_keys:
                 if key not in student or key not in teacher:
@@ -65,15 +66,19 @@ class DistillationModifier(LearnsFromTeacher):
                         f"distill_output_keys: {key!r} is not among the outputs of both models; the student has "
                         f"{list(student)}, the teacher {list(teacher)}."
                     )
-            return self.distill_output_keys
+            return [(key, key) for key in self.distill_output_keys]
         shared = [key for key in student if key in teacher]
         keys = [key for key in shared if "logits" in str(key)] or shared
+        mains = _main(student), _main(teacher)
+        if not keys and None not in mains:
+            # One model gives a tensor, the other names it.
+            return [mains]
         if not keys:
             raise ValueError(
                 f"Student and teacher have no output in common: the student has {list(student)}, the teacher "
                 f"{list(teacher)}. Name them in distill_output_keys."
             )
-        return keys
+        return [(key, key) for key in keys]
 
     def _divergence(self, key: Any, student: Tensor, teacher: Tensor, labels: Any) -> Tensor:
         if student.shape != teacher.shape:
@@ -87,6 +92,11 @@ class DistillationModifier(LearnsFromTeacher):
                 student, teacher, labels = student[..., :-1, :], teacher[..., :-1, :], labels[..., 1:]
             counted = labels != _IGNORED
         return divergence(student, teacher, self.temperature, counted)
+
+
+def _main(outputs: dict[Any, Tensor]) -> Any:
+    """The name of the output that is the model's answer; None where that is not clear."""
+    return next((key for key in ("logits", 0) if key in outputs), next(iter(outputs)) if len(outputs) == 1 else None)
 
 
 def divergence(student: Tensor, teacher: Tensor, temperature: float, counted: Tensor | None = None) -> Tensor:

@@ -95,8 +95,10 @@ def without_teacher_columns(inputs: Any) -> Any:
 class Teacher:
     """A model that is asked without gradients, with those of a batch's columns that it takes."""
 
-    def __init__(self, model: nn.Module, input_keys: list[str] | None = None) -> None:
+    def __init__(self, model: nn.Module, input_keys: list[str] | None = None, called: Any = None) -> None:
+        """``called`` is what is asked where that is not ``model`` itself but around it: compiled, say."""
         self.model = model
+        self._called = model if called is None else called
         self._input_keys = input_keys
         parameters = inspect.signature(model.forward).parameters.values()
         self._takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
@@ -117,10 +119,10 @@ class Teacher:
     def _ask(self, inputs: Any) -> Any:
         with torch.no_grad():
             if isinstance(inputs, Mapping):
-                return self.model(**self._columns(inputs))
+                return self._called(**self._columns(inputs))
             if isinstance(inputs, (tuple, list)):
-                return self.model(*(inputs[:-1] if len(inputs) > 1 else inputs))
-            return self.model(inputs)
+                return self._called(*(inputs[:-1] if len(inputs) > 1 else inputs))
+            return self._called(inputs)
 
     def _columns(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         own = {

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterable
 
 from torch import nn
 
 from trainwright.config.registry import suggestion
-from trainwright.config.warnings import TrainwrightWarning
+from trainwright.config.warnings import warn
 from trainwright.recipes.quantization.layers import form_for, why_not
 from trainwright.recipes.quantization.legacy import Asked
 from trainwright.recipes.quantization.schemes import Rule, Scheme
@@ -66,7 +65,7 @@ def choose_layers(model: nn.Module, asked: Asked, *, strict: bool) -> dict[str, 
 def _is_left_alone(name: str, layer: nn.Module) -> bool:
     reason = why_not(layer)
     if reason is not None:
-        warnings.warn(f"{name} is not quantized: {reason}.", TrainwrightWarning, stacklevel=2)
+        warn(f"{name} is not quantized: {reason}.")
     return reason is not None
 
 

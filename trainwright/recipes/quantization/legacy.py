@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from trainwright.config.registry import suggestion
-from trainwright.config.warnings import TrainwrightWarning
+from trainwright.config.warnings import warn
 from trainwright.recipes.quantization.schemes import Rule, Scheme, read_scheme, scheme_of
 
 _KINDS = {
@@ -82,11 +81,7 @@ def _from_older(older: dict[str, Any], ignored: list[str], targets: list[str] | 
             "your own that derives from them is too. Leave the key out."
         )
     if older.pop("exclude_batchnorm", True) is False:
-        warnings.warn(
-            "exclude_batchnorm: false does not act: batch normalization is computed in floating point.",
-            TrainwrightWarning,
-            stacklevel=4,
-        )
+        warn("exclude_batchnorm: false does not act: batch normalization is computed in floating point.")
     submodules = older.pop("submodules", None)
     if submodules is not None:
         targets = list(submodules)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from trainwright.config.warnings import warn
 from trainwright.core.modifier import Modifier, Site
 from trainwright.recipes.quantization.legacy import OLDER, asked_for
 
@@ -90,6 +91,8 @@ class QuantizationModifier(Modifier):
         )
         self.freeze_bn_stats_epoch = self._moment("freeze_bn_stats_epoch", freeze_bn_stats_epoch)
         self.num_calibration_steps = num_calibration_steps
+        if post_oneshot_calibration:
+            warn("post_oneshot_calibration does not act: ranges are taken when quantization begins, and kept.")
         _refuse_what_cannot_be(model_fuse_fn_name, model_fuse_fn_kwargs, kv_cache_scheme, num_calibration_steps)
         self._layers: dict[str, Quantized] = {}
         self._norms: list[nn.Module] = []
@@ -133,7 +136,6 @@ class QuantizationModifier(Modifier):
         self._norms = [m for m in layers.values() if isinstance(m, kinds) and m.running_mean is not None]
         for norm in self._norms if self.freeze_bn_stats_epoch is not None else []:
             make_freezable(norm)
-        self._keep_ranges()
         self._put_back()
 
     def begin(self, site: Site, epoch: float) -> None:
@@ -183,6 +185,7 @@ class QuantizationModifier(Modifier):
         return [bound for observer in self._observers.values() for bound in (observer.low, observer.high)]
 
     def _keep_ranges(self) -> None:
+        """Hold a range for each observer, in their order: what is held already, or else the model's."""
         names = [f"{name}.{bound}" for name in self._observers for bound in ("low", "high")]
         live = dict(zip(names, self._live_ranges(), strict=True))
         self._ranges = {name: self._ranges.get(name, bound).detach().to(bound).clone() for name, bound in live.items()}
@@ -240,6 +243,8 @@ class QuantizationModifier(Modifier):
     @torch.no_grad()
     def _put_back(self) -> None:
         """Let the model's quantizers have what this holds."""
+        if self._observers:
+            self._keep_ranges()
         for name, observer in self._observers.items():
             if f"{name}.low" in self._ranges:
                 observer.low.copy_(self._ranges[f"{name}.low"])

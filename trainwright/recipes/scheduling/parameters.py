@@ -64,8 +64,7 @@ class TrainableParamsModifier(_OfParameters):
                 parameter.requires_grad_(True)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        assert self.site is not None
-        if not self.has_begun:
+        if self.site is not None and not self.has_begun:
             self._put_back(self.site)
         super().on_train_begin(args, state, control, **kwargs)
 

@@ -36,7 +36,7 @@ def sparsification(model: nn.Module) -> dict[str, float]:
         empty = layer.weight.numel() - int(layer.weight.count_nonzero())
         logs[f"sparsity/{name}"] = empty / max(layer.weight.numel(), 1)
         zeros, weights = zeros + empty, weights + layer.weight.numel()
-        quantized += hasattr(layer, "weight_fake_quantizer")
+        quantized += bool(getattr(layer, "rounds", False))
     logs["sparsity/all"] = zeros / max(weights, 1)
     logs["quantized_layers"] = float(quantized)
     return logs
