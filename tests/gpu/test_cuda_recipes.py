@@ -116,7 +116,8 @@ pruning_modifiers:
   - !MagnitudePruningModifier
       {{params: ["first.weight"], init_sparsity: 0.5, final_sparsity: 0.5, start_epoch: 0, end_epoch: 1}}
 quantization_modifiers:
-  - !QuantizationModifier {{start_epoch: 1.0, scheme: {scheme}, ignore: [second], disable_quantization_observer_epoch: 2.0}}
+  - !QuantizationModifier
+      {{start_epoch: 1.0, scheme: {scheme}, ignore: [second], disable_quantization_observer_epoch: 2.0}}
 """
     model = Plain(width=128).float()
     args = make_args(use_cpu=False, per_device_train_batch_size=8, learning_rate=1e-2, **options)

@@ -177,3 +177,14 @@ def test_masks_beside_a_saved_model_take_a_bit_each(tmp_path: Path) -> None:
         for name in ("model.safetensors", "recipe_state.safetensors")
     )
     assert state < 0.05 * weights
+
+
+def test_a_checkpoint_of_the_model_alone_knows_its_masks(tmp_path: Path) -> None:
+    from trainwright.trainer.recipe_folder import read_recipe_state
+
+    trainer, _ = train(tmp_path, save_only_model=True)
+    states = read_recipe_state(tmp_path / "checkpoint-32")
+    [structured] = [m for m in trainer.modifiers if isinstance(m, StructuredPruningModifier)]
+    stored = states["StructuredPruningModifier.0"]["tensors"]
+    assert structured.masks
+    assert all(torch.equal(stored[f"mask.{name}"], mask) for name, mask in structured.masks.items())

@@ -23,7 +23,9 @@ _REGISTERED: dict[str, dict[str, Any]] = {}
 
 
 def register(kind: str, name: str) -> Callable[[Any], Any]:
-    """A decorator that makes ``name`` known in experiments: ``kind`` is "model", "dataset", "callback", "tracker" or "modifier".
+    """A decorator that makes ``name`` known in experiments and recipes.
+
+    ``kind`` is "model", "dataset", "callback", "tracker" or "modifier".
 
     >>> @register("model", "my-line")
     ... def build(inputs: int = 1):

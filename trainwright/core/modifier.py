@@ -96,8 +96,9 @@ class Modifier(TrainerCallback):
         if self.update_frequency != -1 and self.update_frequency <= 0:
             raise ValueError(f"update_frequency={update_frequency} must be more than 0, or -1 for every step.")
         self.has_begun = self.has_ended = False
-        #: Which interval of ``update_frequency`` the last update was in.
+        #: Which interval of ``update_frequency`` the last update was in, and at which epoch it was.
         self._interval = -1
+        self._updated_at = -1.0
 
     # ---- what a modifier may do
 
@@ -164,19 +165,24 @@ class Modifier(TrainerCallback):
         """Take up what :meth:`tensors_to_save` and :meth:`values_to_save` gave."""
 
     def state_dict(self) -> dict[str, Any]:
-        progress = {"begun": self.has_begun, "ended": self.has_ended, "interval": self._interval}
+        progress = {
+            "begun": self.has_begun,
+            "ended": self.has_ended,
+            "interval": self._interval,
+            "updated_at": self._updated_at,
+        }
         return {"tensors": self.tensors_to_save(), "values": {"progress": progress, "own": self.values_to_save()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         progress = state["values"]["progress"]
         self.has_begun, self.has_ended = progress["begun"], progress["ended"]
-        self._interval = progress["interval"]
+        self._interval, self._updated_at = progress["interval"], progress.get("updated_at", -1.0)
         self.load_saved(state["tensors"], state["values"]["own"])
 
     def forget(self) -> None:
         """A new run begins: nothing of an earlier one counts."""
         self.has_begun = self.has_ended = False
-        self._interval = -1
+        self._interval, self._updated_at = -1, -1.0
 
     # ---- when
 
@@ -194,8 +200,10 @@ class Modifier(TrainerCallback):
             return
         is_over = self.end_epoch != -1 and epoch >= self.end_epoch - _SAME_MOMENT
         interval = self._interval_at(epoch)
-        if is_over or interval > self._interval or self.update_frequency == -1:
-            self._interval = interval
+        # A run that was stopped begins where its last step ended: that step's update was made.
+        is_new_step = self.update_frequency == -1 and epoch > self._updated_at
+        if is_over or interval > self._interval or is_new_step:
+            self._interval, self._updated_at = interval, epoch
             self.update(site, min(epoch, self.end_epoch) if self.end_epoch != -1 else epoch)
         if is_over:
             self.has_ended = True

@@ -17,9 +17,9 @@ _INTRODUCTION = """\
 # Every modifier
 
 What a recipe may name, with arguments and defaults. Generated from the classes by
-`python -m trainwright.recipes.reference`; [Recipes](recipes.md) says how they are used. `start_epoch` and `end_epoch` are
-epochs, whole or not; -1 is the beginning, or no end. `log_types` and `constant_logging` are taken for old recipes' sake:
-every number goes to every tracker. The newer spelling `start`, `end`, `update`, `targets` works too.
+`python -m trainwright.recipes.reference`; [Recipes](recipes.md) says how they are used. `start_epoch` and `end_epoch`
+are epochs, whole or not; -1 is the beginning, or no end. `log_types` and `constant_logging` are taken for old recipes'
+sake: every number goes to every tracker. The newer spelling `start`, `end`, `update`, `targets` works too.
 """
 
 

@@ -77,6 +77,8 @@ class Capture:
             name: _reader(pack, convert.get(name)) for name, pack in packs.items()
         }
         files |= {name: _constant_chunks(tensors) for name, tensors in small.items()}
+        if moment is None and trainer.modifiers:
+            files |= _recipe_state(trainer.modifiers)
         too_for_transformers = moment is not None and ours(trainer.args, "checkpoint_format") == "hf"
         return SaveJob(
             target=target,
@@ -179,6 +181,14 @@ def _reader(pack: TensorPack, convert: Convert | None) -> Callable[[], list[Chun
 
 def _constant_chunks(tensors: dict[str, Tensor]) -> Callable[[], list[Chunk]]:
     return lambda: file_chunks(tensors)
+
+
+def _recipe_state(modifiers: list[Any]) -> dict[str, Callable[[], list[Chunk]]]:
+    """Masks and ranges of a checkpoint that holds the model alone: it has no other place for them."""
+    from trainwright.trainer.recipe_folder import STATE, state_file
+
+    tensors, said = state_file(modifiers)
+    return {STATE: lambda: file_chunks(tensors, said)}
 
 
 def arguments_text(args: Any) -> Callable[[], str]:

@@ -33,12 +33,18 @@ def write_recipe_files(folder: Path, text: str | None, modifiers: list[Modifier]
     if text is not None:
         (folder / RECIPE).write_text(text, encoding="utf-8")
     if modifiers:
-        tensors, values = callback_tensors(modifiers)
-        # Two modifiers may hold the same tensor, which the format does not know.
-        own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        shapes = {name: list(tensor.shape) for name, tensor in own.items() if tensor.dtype == torch.bool}
-        packed = {name: _to_bits(tensor) if name in shapes else tensor for name, tensor in own.items()}
-        save_file(packed, folder / STATE, metadata={"values": json.dumps(values), "masks": json.dumps(shapes)})
+        tensors, said = state_file(modifiers)
+        save_file(tensors, folder / STATE, metadata=said)
+
+
+def state_file(modifiers: list[Modifier]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """What modifiers know at present, as tensors and metadata of a safetensors file; copies."""
+    tensors, values = callback_tensors(modifiers)
+    # Two modifiers may hold the same tensor, which the format does not know.
+    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    shapes = {name: list(tensor.shape) for name, tensor in own.items() if tensor.dtype == torch.bool}
+    packed = {name: _to_bits(tensor) if name in shapes else tensor for name, tensor in own.items()}
+    return packed, {"values": json.dumps(values), "masks": json.dumps(shapes)}
 
 
 def read_recipe_state(folder: Path) -> dict[str, dict[str, Any]]:

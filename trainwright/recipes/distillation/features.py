@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainwright.recipes.recomputing import is_recomputing
+
 
 class Features:
     """Outputs of chosen layers of the last forward pass, by layer name."""
@@ -26,7 +28,9 @@ class Features:
 
     def _keeper(self, name: str) -> Any:
         def keep(layer: nn.Module, inputs: Any, output: Any) -> None:
-            self.seen[name] = first_tensor(output)
+            # A second time would keep the graph of a whole backward pass.
+            if not is_recomputing():
+                self.seen[name] = first_tensor(output)
 
         return keep
 

@@ -14,7 +14,10 @@ from torch import Tensor, nn
 
 from trainwright.config.registry import suggestion
 from trainwright.core.modifier import Modifier
+from trainwright.recipes.export.gaps import close_gaps, renamed, without_dropping
 from trainwright.recipes.export.results import Exported
+from trainwright.recipes.language.records import Recipe
+from trainwright.recipes.language.writing import write_recipe
 
 FORMATS = ("safetensors", "compressed-tensors", "onnx")
 MASKS = "masks.safetensors"
@@ -28,14 +31,14 @@ def export_model(
     *,
     to: str = "safetensors",
     modifiers: Iterable[Modifier] = (),
-    recipe: str | None = None,
+    recipe: Recipe | str | None = None,
     example_inputs: Any = None,
     scheme: Any = None,
 ) -> Exported:
     """Write ``model`` into ``folder``; the model itself stays as it is.
 
-    ``modifiers`` are those of its recipe, with their state: they know the masks. ``recipe`` is the text to put beside
-    the weights. ``example_inputs`` (a tensor, a tuple or a mapping) are what ONNX is traced with and checked on.
+    ``modifiers`` are those of its recipe, with their state: they know the masks. ``recipe`` is put beside the
+    weights. ``example_inputs`` (a tensor, a tuple or a mapping) are what ONNX is traced with and checked on.
     ``scheme`` quantizes a model that was not trained so, by rounding its weights to the nearest.
 
     >>> import tempfile
@@ -51,6 +54,8 @@ def export_model(
     own = copy.deepcopy(model).cpu().eval()
     masks = masks_of(modifiers)
     put_zeros(own, masks)
+    moved = close_gaps(own)
+    masks = {renamed(name, moved or {}): mask for name, mask in masks.items()}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     if to == "onnx":
@@ -69,9 +74,12 @@ def export_model(
                 "scheme= rounds weights, which plain safetensors do not hold: use to='compressed-tensors'."
             )
         done = write_plain(own, folder, masks)
+    done.notes += _about_gaps(moved)
     done.notes += _about_shapes(model, folder, modifiers)
     if recipe is not None:
-        (folder / "recipe.yaml").write_text(recipe, encoding="utf-8")
+        text = recipe if isinstance(recipe, str) else write_recipe(recipe)
+        text = without_dropping(text) if moved else text
+        (folder / "recipe.yaml").write_text(text, encoding="utf-8")
     return done
 
 
@@ -133,6 +141,17 @@ def save_model(model: nn.Module, folder: Path) -> None:
 
 
 # ---- models that became smaller
+
+
+def _about_gaps(moved: dict[str, str] | None) -> list[str]:
+    if moved is None:
+        return [
+            "layers are missing that the configuration still counts, and from_pretrained would give them random "
+            "weights: build the model, and call trainwright.trainer.recipe_folder.restore_recipe before loading"
+        ]
+    if not moved:
+        return []
+    return ["the layers that were dropped are gone from the configuration too: from_pretrained loads the rest"]
 
 
 def _about_shapes(model: nn.Module, folder: Path, modifiers: Iterable[Modifier]) -> list[str]:

@@ -49,10 +49,19 @@ class SurgeonModifier(GradualPruningModifier):
         for number in range(1, self.num_recomputations + 1):
             share = number / self.num_recomputations
             wanted = {n: max(interpolate(share, first[n], targets[n], "linear"), first[n]) for n in targets}
-            if any(round(wanted[n] * mask.numel()) > round(first[n] * mask.numel()) for n, mask in self.masks.items()):
+            if self._takes_more(first, wanted):
                 self.remove(site, wanted)
             else:
                 self.set_masks(site, self.masks)
+
+    def _takes_more(self, before: dict[str, float], wanted: dict[str, float]) -> bool:
+        """Whether a weight more has to go, of any tensor or, with one threshold for all, of all together."""
+        sizes = {name: mask.numel() for name, mask in self.masks.items()}
+        zeros = {n: round(wanted[n] * size) - round(before[n] * size) for n, size in sizes.items()}
+        if self.global_sparsity and len(set(wanted.values())) == 1:
+            total, name = sum(sizes.values()), next(iter(wanted))
+            return round(wanted[name] * total) > round(before[name] * total)
+        return any(more > 0 for more in zeros.values())
 
     def remove(self, site: Site, wanted: dict[str, float]) -> None:
         """Sample gradients, choose, and change the weights that stay."""

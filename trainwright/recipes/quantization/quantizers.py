@@ -17,6 +17,7 @@ from trainwright.recipes.quantization.rounding import (
     rounded,
 )
 from trainwright.recipes.quantization.schemes import Rule
+from trainwright.recipes.recomputing import is_recomputing
 
 
 class WeightQuantizer(nn.Module):
@@ -104,7 +105,7 @@ class ActivationQuantizer(nn.Module):
         if self.rule.dynamic:
             return rounded(values, self.rule, grid_of(values, self.rule, blocks), blocks)
         observes = self.is_observing and self.training
-        if observes:
+        if observes and not is_recomputing():
             self.observe(values)
         done = rounded(values, self.rule, self.grid(), blocks)
         return done if observes else torch.where(self.low <= self.high, done, values)

@@ -1,0 +1,31 @@
+"""Names of SparseML that are not here, and what to use instead."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+_AUTO = "load the model with transformers.AutoModelFor...from_pretrained and pass it to Trainer"
+INSTEAD = {
+    "DisableHalfPrecisionCallback": "nothing: recipes work in every precision",
+    "GradSampler": "grad_sampler= of modify() or apply(), or trainwright.recipes.oneshot.gradients_of",
+    "LoggerManager": "report_to= of TrainingArguments: numbers of recipes go to every tracker",
+    "PythonLogger": "report_to= of TrainingArguments: numbers of recipes go to every tracker",
+    "RecipeManagerTrainerInterface": "subclass Trainer",
+    "SparseAutoConfig": "transformers.AutoConfig",
+    "SparseAutoModel": _AUTO,
+    "SparseAutoModelForCausalLM": _AUTO,
+    "SparseAutoTokenizer": "transformers.AutoTokenizer",
+    "TensorBoardLogger": "report_to='tensorboard'",
+    "TrainerInterface": "subclass Trainer",
+    "TransformersTrainer": "trainwright.Trainer",
+    "WANDBLogger": "report_to='wandb'",
+    "oneshot": "trainwright.recipes.oneshot.apply_recipe, or `trainwright recipe apply`",
+    "export": "trainwright.recipes.export.exporting.export_model, or `trainwright export`",
+}
+
+
+def refuse(module: str, name: str) -> NoReturn:
+    """Say what takes the place of ``name``."""
+    if name in INSTEAD:
+        raise ImportError(f"{name} is not in {module}: {INSTEAD[name]}.")
+    raise AttributeError(f"module {module!r} has no attribute {name!r}")

@@ -1,0 +1,12 @@
+"""Names of ``sparseml.pytorch.optim``."""
+
+from typing import Any
+
+from trainwright.compat.sparseml.manager import ScheduledModifierManager
+from trainwright.compat.sparseml.missing import refuse
+
+__all__ = ["ScheduledModifierManager"]
+
+
+def __getattr__(name: str) -> Any:
+    refuse(__name__, name)
