@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from trainwright.callbacks.wording import plural
 from trainwright.checkpoint.training_state import TRAINING
@@ -28,6 +28,7 @@ from trainwright.engines.torch.schedules import build_scheduler
 from trainwright.engines.torch.targets import shifts_labels, unwrap
 from trainwright.recipes.distillation.base import LearnsFromTeacher
 from trainwright.recipes.distillation.teacher import DISABLE, SELF, Teacher, fingerprint, resolve_teacher
+from trainwright.recipes.pruning.layers import PassThrough
 from trainwright.recipes.pruning.optimizer_state import replace_parameters
 from trainwright.trainer.capture import numbered
 from trainwright.trainer.planning import TrainingPlan
@@ -293,6 +294,15 @@ class RecipeMethods(RunningMethods):
         self._site = None
 
     # ---- saving
+
+    def _save(self, output_dir: str | Path | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        super()._save(output_dir, state_dict)
+        model = unwrap(self.model)
+        if hasattr(model, "config") and any(isinstance(layer, PassThrough) for layer in model.modules()):
+            logger.warning(
+                "The recipe dropped layers that the configuration still counts: from_pretrained would give them random "
+                "weights. `trainwright export FOLDER --to safetensors` writes the shorter model."
+            )
 
     def _recipe_text(self) -> str | None:
         """The recipe as it is saved: evaluated, with the metadata that was asked for."""

@@ -111,6 +111,18 @@ def mask_gradients(weights: list[Tensor], factors: list[Tensor]) -> None:
         torch._foreach_mul_([gradient for gradient, _ in there], [factor for _, factor in there])
 
 
+def dense_gradient(weight: Tensor) -> Tensor | None:
+    """A weight's gradient; embeddings with ``sparse=True`` have one that most operations do not take.
+
+    >>> weight = nn.Parameter(torch.ones(2))
+    >>> weight.grad = torch.tensor([0.0, 3.0]).to_sparse()
+    >>> dense_gradient(weight)
+    tensor([0., 3.])
+    """
+    gradient = weight.grad
+    return gradient.to_dense() if gradient is not None and gradient.is_sparse else gradient
+
+
 def _inputs_first(model: nn.Module) -> set[str]:
     """Weights stored as (inputs, outputs): GPT-2's Conv1D and transposed convolutions."""
     kinds = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)

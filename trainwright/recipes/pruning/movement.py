@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from trainwright.core.modifier import Site
+from trainwright.recipes.pruning.base import dense_gradient
 from trainwright.recipes.pruning.gradual import GradualPruningModifier, magnitudes
 
 #: Only the order of scores matters; the factor keeps sums of half-precision products in range.
@@ -63,9 +64,10 @@ class MovementPruningModifier(GradualPruningModifier):
             if name not in scores:
                 dtype = weight.dtype if weight.dtype == torch.float64 else torch.float32
                 scores[name] = torch.zeros_like(weight, dtype=dtype, memory_format=torch.contiguous_format)
-            if weight.grad is None:
+            gradient = dense_gradient(weight)
+            if gradient is None:
                 continue
-            change = weight.to(scores[name].dtype) * weight.grad.to(scores[name].dtype)
+            change = weight.to(scores[name].dtype) * gradient.to(scores[name].dtype)
             scores[name].sub_(torch.where(change.isfinite().all(), change, 0), alpha=_RATE)
 
     def scores(self, site: Site) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from trainwright.config.warnings import warn
 from trainwright.core.modifier import Site
-from trainwright.recipes.pruning.base import PruningModifier
+from trainwright.recipes.pruning.base import PruningModifier, dense_gradient
 from trainwright.recipes.pruning.gradual import magnitudes
 from trainwright.recipes.pruning.masks import lowest, masks_of
 from trainwright.recipes.pruning.optimizer_state import reset_momenta
@@ -91,8 +91,8 @@ class RigLPruningModifier(PruningModifier):
 
     def shape_gradients(self, site: Site) -> None:
         if self.is_active and self.num_grads == 1 and self._is_due_after_this_step(site):
-            weights = self.weights(site)
-            self._gradients = {n: w.grad.detach().abs() for n, w in weights.items() if w.grad is not None}
+            found = {name: dense_gradient(weight) for name, weight in self.weights(site).items()}
+            self._gradients = {name: g.detach().abs() for name, g in found.items() if g is not None}
         super().shape_gradients(site)
 
     def _is_due_after_this_step(self, site: Site) -> bool:
@@ -115,8 +115,9 @@ class RigLPruningModifier(PruningModifier):
         sums: dict[str, Tensor] = {}
         for _ in site.gradients(self.num_grads):
             for name, weight in self.weights(site).items():
-                if weight.grad is not None:
-                    sums[name] = weight.grad.float() + sums[name] if name in sums else weight.grad.float().clone()
+                gradient = dense_gradient(weight)
+                if gradient is not None:
+                    sums[name] = gradient.float() + sums[name] if name in sums else gradient.float().clone()
         return {name: total.abs() for name, total in sums.items()}
 
     @torch.no_grad()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from trainwright.core.modifier import Site
+from trainwright.recipes.pruning.base import dense_gradient
 from trainwright.recipes.pruning.gradual import GradualPruningModifier
 from trainwright.recipes.pruning.sparsity import interpolate
 
@@ -92,7 +93,8 @@ class SurgeonModifier(GradualPruningModifier):
         for _ in self.sampler(site)(count):
             gradients: dict[str, Tensor] = {}
             for name, weight in self.weights(site).items():
-                gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad.detach()
+                found = dense_gradient(weight)
+                gradient = torch.zeros_like(weight) if found is None else found.detach()
                 gradient = gradient.float() if gradient.dtype != torch.float64 else gradient
                 gradient = torch.where(gradient.isfinite().all(), gradient, 0) * self.masks[name]
                 gradients[name] = self.flat(name, gradient)
