@@ -128,6 +128,7 @@ pruning_modifiers:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_the_wide_network_keeps_its_accuracy_at_90_percent(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     found, floors, shares = [], [], []
     for seed in seeds(request):
@@ -142,6 +143,7 @@ def test_the_wide_network_keeps_its_accuracy_at_90_percent(tmp_path: Path, reque
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_the_narrow_network_at_90_and_95_percent(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     shares: dict[float, list[float]] = {0.9: [], 0.95: []}
     for seed in seeds(request):
@@ -157,6 +159,7 @@ def test_the_narrow_network_at_90_and_95_percent(tmp_path: Path, request: pytest
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_int8_training_keeps_zeros_and_accuracy(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     shares = []
     for seed in seeds(request):
@@ -171,6 +174,7 @@ def test_int8_training_keeps_zeros_and_accuracy(tmp_path: Path, request: pytest.
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_two_bits_can_be_learned(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """In each seed: better than rounding at the end, with and without as much training before it."""
     shares = []
