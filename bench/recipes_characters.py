@@ -14,9 +14,11 @@ import io
 import json
 import logging
 import math
+import multiprocessing
 import statistics
 import tempfile
-import time
+import warnings
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import torch
@@ -96,18 +98,23 @@ def one_seed(seed: int) -> dict[str, float]:
     return found
 
 
+def quiet_seed(seed: int) -> dict[str, float]:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    logging.getLogger("trainwright").setLevel(logging.ERROR)
+    return one_seed(seed)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=1, help="seeds at a time, a process and a thread each")
     wanted = parser.parse_args()
-    torch.set_num_threads(1)
-    logging.getLogger("trainwright").setLevel(logging.ERROR)
     results = []
-    for seed in range(wanted.seeds):
-        started = time.perf_counter()
-        results.append(one_seed(seed))
-        print(json.dumps({"seed": seed, **{k: round(v, 3) for k, v in results[-1].items()}}), flush=True)
-        print(f"  {time.perf_counter() - started:.0f} s", flush=True)
+    with ProcessPoolExecutor(wanted.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for seed, found in enumerate(pool.map(quiet_seed, range(wanted.seeds))):
+            results.append(found)
+            print(json.dumps({"seed": seed, **{k: round(v, 3) for k, v in found.items()}}), flush=True)
     print("\n| bits per character | mean | lowest | highest |\n|---|---|---|---|")
     for name in results[0]:
         values = [result[name] for result in results]

@@ -9,10 +9,12 @@ import argparse
 import contextlib
 import io
 import logging
+import multiprocessing
 import statistics
 import sys
 import tempfile
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
@@ -24,7 +26,7 @@ from tests.recipes.digits import control_recipe, dense, follow, one_shot, prunin
 DISTIL = "distillation_modifiers:\n  - !DistillationModifier {hardness: 0.5, temperature: 2.0}\n"
 
 
-def one_seed(seed: int, folder: Path) -> dict[str, float]:
+def measured(seed: int, folder: Path) -> dict[str, float]:
     found: dict[str, float] = {}
     wide, found["512 wide: dense"] = dense(512, folder, seed)
     found["512 wide: 90 % at once, no training"] = one_shot(wide, 0.9, folder, seed)
@@ -49,18 +51,21 @@ def one_seed(seed: int, folder: Path) -> dict[str, float]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, default=5)
-    wanted = parser.parse_args()
+def one_seed(seed: int) -> dict[str, float]:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.getLogger("trainwright").setLevel(logging.ERROR)
-    results = []
-    for seed in range(wanted.seeds):
-        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-            results.append(one_seed(seed, Path(folder)))
-        print(f"seed {seed} done", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        return measured(seed, Path(folder))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=1, help="seeds at a time, a process and a thread each")
+    wanted = parser.parse_args()
+    with ProcessPoolExecutor(wanted.jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        results = list(pool.map(one_seed, range(wanted.seeds)))
     print(f"Percent of 450 held-out digits read right, {wanted.seeds} seeds (one digit is 0.22).\n")
     print("| | mean | lowest | highest | of dense |\n|---|---|---|---|---|")
     for name in results[0]:

@@ -5,6 +5,7 @@ python bench/recipes_gpu.py
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import logging
@@ -75,7 +76,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.getLogger("trainwright").setLevel(logging.ERROR)
     print("| 124M-parameter Llama, bf16, 16 x 1024 tokens | ms a step | ratio | peak GB |\n|---|---|---|---|")
-    for compiled in (False, True):
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--compiled-only", action="store_true")
+    for compiled in (True,) if parser.parse_args().compiled_only else (False, True):
         base = None
         for name, recipe in CASES.items():
             step, peak = measure(recipe, compiled=compiled)

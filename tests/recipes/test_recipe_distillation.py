@@ -384,6 +384,9 @@ def test_a_training_step_of_ones_own_cannot_hide_the_teacher(make_args: MakeArgs
 
 @pytest.mark.slow
 def test_layers_are_seen_in_a_compiled_model(make_args: MakeArgs) -> None:
+    # The class was compiled before, without anybody looking at its layers.
+    plain = make_args(max_steps=1, torch_compile=True, torch_compile_backend="eager")
+    Trainer(Plain(), plain, train_dataset=classification_rows(8)).train()
     results = []
     for compiled in (False, True):
         model = Plain()

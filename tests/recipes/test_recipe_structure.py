@@ -188,3 +188,18 @@ def test_a_checkpoint_of_the_model_alone_knows_its_masks(tmp_path: Path) -> None
     stored = states["StructuredPruningModifier.0"]["tensors"]
     assert structured.masks
     assert all(torch.equal(stored[f"mask.{name}"], mask) for name, mask in structured.masks.items())
+
+
+def test_what_is_frozen_while_layers_shrink_is_clipped_and_summed_later(tmp_path: Path) -> None:
+    frozen = """
+  - !TrainableParamsModifier {params: ["layers.7.bias"], trainable: False, start_epoch: 1.0, end_epoch: 3.0}
+"""
+    torch.manual_seed(1)
+    model = Net()
+    args = TrainingArguments(
+        str(tmp_path), per_device_train_batch_size=8, save_strategy="no", disable_tqdm=True, use_cpu=True
+    )
+    recipe = RECIPE.replace("pruning_modifiers:", frozen.strip("\n") + "\npruning_modifiers:")
+    trainer = Trainer(model, args, train_dataset=rows(), recipe=recipe)
+    trainer.train()
+    assert {id(p) for p in trainer.engine.parameters} == {id(p) for p in model.parameters()}

@@ -53,11 +53,12 @@ def export(
     if not source.is_dir():
         typer.echo(f"Error: {source} is no folder.", err=True)
         raise typer.Exit(BAD_USAGE)
+    given = {"--output": output, "--model": model, "--sample": sample, "--scheme": scheme}
+    idle = {Format.hf: ("--model", "--sample", "--scheme"), Format.two_of_four: ("--output", "--sample", "--scheme")}
+    if unused := [name for name in idle.get(to, ()) if given[name]]:
+        typer.echo(f"Error: {unused[0]} has no meaning with --to {to.value}: leave it out.", err=True)
+        raise typer.Exit(BAD_USAGE)
     if to is Format.hf:
-        unused = [name for name, given in (("--model", model), ("--sample", sample), ("--scheme", scheme)) if given]
-        if unused:
-            typer.echo(f"Error: {unused[0]} has no meaning with --to hf: leave it out.", err=True)
-            raise typer.Exit(BAD_USAGE)
         _to_transformers(source, output)
         return
     try:

@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from trainwright.core.state import TrainerControl, TrainerState
@@ -133,7 +134,16 @@ class CallbackHandler:
         references = self.__dict__.get("references", {})
         if name in references:
             return references[name]
+        if name in EVENTS:
+            # An evaluate() of one's own calls `callback_handler.on_evaluate(args, state, control, metrics)`.
+            return partial(self._call_as_transformers_does, name)
         raise AttributeError(name)
+
+    def _call_as_transformers_does(
+        self, event: str, args: Any, state: TrainerState, control: TrainerControl, *values: Any, **named: Any
+    ) -> TrainerControl:
+        names = {"on_log": ("logs",), "on_evaluate": ("metrics",), "on_predict": ("metrics",)}.get(event, ())
+        return self.call_event(event, args, state, control, **dict(zip(names, values, strict=True)), **named)
 
     def add_callback(self, callback: Any) -> None:
         """Add an instance, or an instance of a class given."""

@@ -84,8 +84,8 @@ class Modifier(TrainerCallback):
     site: Site | None = None
 
     def __init__(self, *, start_epoch: float = -1.0, end_epoch: float = -1.0, update_frequency: float = -1.0) -> None:
-        self.start_epoch, self.end_epoch = float(start_epoch), float(end_epoch)
-        self.update_frequency = float(update_frequency)
+        self.start_epoch, self.end_epoch = _number("start_epoch", start_epoch), _number("end_epoch", end_epoch)
+        self.update_frequency = _number("update_frequency", update_frequency)
         if self.end_epoch != -1 and self.end_epoch < self.start_epoch:
             raise ValueError(
                 f"end_epoch={end_epoch} comes before start_epoch={start_epoch}: exchange them, or use -1 for no end."
@@ -231,6 +231,13 @@ class Modifier(TrainerCallback):
     def _epoch(self, state: Any) -> float:
         assert self.site is not None
         return self.site.epoch_of(state)
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name}={value!r} must be a number; leave it out for its default.") from None
 
 
 def overriding(modifiers: list[Modifier], method: str) -> list[Modifier]:

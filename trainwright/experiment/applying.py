@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +11,18 @@ from torch import nn
 
 from trainwright.checkpoint.weights import save_weights
 from trainwright.config.errors import ConfigError
-from trainwright.config.registry import load_object, split_reference
+from trainwright.config.registry import split_reference
 from trainwright.config.warnings import warn
 from trainwright.core.modifier import Modifier
 from trainwright.experiment.building import build_trained, training_rows
-from trainwright.experiment.exporting import Trained, load_trained
+from trainwright.experiment.exporting import (
+    BESIDES,
+    Trained,
+    copy_besides,
+    function_of,
+    load_trained,
+    refuse_existing,
+)
 from trainwright.experiment.running import is_refusal
 from trainwright.experiment.sources import first
 from trainwright.experiment.stored import EXPERIMENT, PREPROCESSING, load_stored, stored_facts
@@ -31,11 +37,6 @@ from trainwright.recipes.selecting import prunable_layers
 from trainwright.trainer.recipe_folder import RECIPE, write_recipe_files
 from trainwright.trainer.recipe_past import Past
 
-#: What belongs to a model, or to an experiment's run, besides weights and recipe.
-_BESIDES = (
-    *("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "spiece.model"),
-    *("*processor_config.json", "generation_config.json", "chat_template*", "config.json"),
-)
 #: Rows of an experiment's training data to look at.
 _ROWS = 512
 
@@ -67,8 +68,7 @@ def apply(
     ``data`` is ``my_file.py:function``, which returns batches to calibrate with and to take gradients from; a run of an
     experiment takes its own training data.
     """
-    if output.exists() and any(output.iterdir()):
-        raise ConfigError(f"{output} is there already: choose another --output.")
+    refuse_existing(output)
     read = read_recipe(recipe, recipe_args)
     modifiers = build_modifiers(read)
     if data is not None and split_reference(data) is None:
@@ -89,9 +89,13 @@ def apply(
         if not is_refusal(error):
             raise
         raise ConfigError(str(error)) from error
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--output {output} cannot be made: {error.strerror}.") from error
     _write(found, read, modifiers, output)
     if (run := _run_of(source)) is not None:
-        _copy(run, (EXPERIMENT, PREPROCESSING), output)
+        copy_besides(run, (EXPERIMENT, PREPROCESSING), output)
     return _described(found.model, modifiers, output)
 
 
@@ -109,8 +113,10 @@ def _data(found: Trained, source: Path, data: str | None, modifiers: list[Modifi
     if data is not None:
         if not needs_data:
             warn("--data has no effect: nothing in this recipe looks at data.")
-        return _Data(load_object(data, "--data"), _loss_of(found.model))
+        return _Data(function_of(data, "--data"), _loss_of(found.model))
     run = _run_of(source)
+    if run is None and (asking := [type(m).__name__ for m in modifiers if isinstance(m, SurgeonModifier)]):
+        raise ConfigError(f"{asking[0]} needs gradients: add --data my_file.py:function, which returns batches.")
     if run is None or not needs_data:
         return None
     built = build_trained(load_stored(run, [], trust=trust), found.folder, stored_facts(run))
@@ -130,12 +136,6 @@ def _run_of(source: Path) -> Path | None:
     return next((folder for folder in (source, source.parent) if (folder / EXPERIMENT).is_file()), None)
 
 
-def _copy(source: Path, patterns: tuple[str, ...], output: Path) -> None:
-    for path in (path for pattern in patterns for path in source.glob(pattern)):
-        if path.is_file() and not (output / path.name).exists():
-            shutil.copy2(path, output / path.name)
-
-
 def _loss_of(model: nn.Module) -> Callable[[Any], Any]:
     def loss(batch: Any) -> Any:
         outputs = model(**batch) if isinstance(batch, dict) else model(*batch)
@@ -152,7 +152,7 @@ def _loss_of(model: nn.Module) -> Callable[[Any], Any]:
 
 def _write(found: Trained, recipe: Recipe, modifiers: list[Modifier], output: Path) -> None:
     save_weights(found.model, output)
-    _copy(found.folder, _BESIDES, output)
+    copy_besides(found.folder, (*BESIDES, "config.json"), output)
     if not (found.folder / RECIPE).is_file():
         write_recipe_files(output, write_recipe(recipe), modifiers)
         return

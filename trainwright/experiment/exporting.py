@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,13 @@ from trainwright.recipes.export.exporting import FORMATS, export_model
 from trainwright.recipes.export.results import Exported
 from trainwright.recipes.export.semi_structured import layers_of_two_of_four
 from trainwright.trainer.recipe_folder import RECIPE, restore_recipe
+from trainwright.trainer.recipe_past import holds_pickled_weights, load_what_fits
 
 #: What belongs to a model besides its weights.
-_BESIDES = ("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "*processor_config.json", "spiece.model")
+BESIDES = (
+    *("tokenizer*", "vocab*", "merges.txt", "special_tokens_map.json", "added_tokens.json", "spiece.model"),
+    *("*processor_config.json", "generation_config.json", "chat_template*"),
+)
 _ROWS, _TOKENS = 4, 8
 
 
@@ -56,8 +60,9 @@ def export(
     if to not in FORMATS:
         raise ConfigError(f"--to {to}: there are {', '.join(FORMATS)}.")
     target = output if output is not None else source.parent / "exported" / f"{source.name}-{to}"
-    if target.exists() and any(target.iterdir()):
-        raise FileExistsError(f"{target} is there already: choose another --output.")
+    refuse_existing(target)
+    if sample is not None and to != "onnx":
+        raise ConfigError(f"--sample has no meaning with --to {to}: leave it out.")
     found = load_trained(source, model, trust=trust)
     if sample is not None:
         found.sample = read_sample(sample)
@@ -66,20 +71,35 @@ def export(
             "ONNX needs inputs to run the model with: --sample 2x1x28x28 or --sample my_file.py:function."
         )
     recipe = found.folder / RECIPE
-    done = export_model(
-        found.model,
-        target,
-        to=to,
-        modifiers=found.modifiers,
-        recipe=recipe.read_text(encoding="utf-8") if recipe.is_file() else None,
-        example_inputs=found.sample,
-        scheme=scheme,
-    )
-    for pattern in _BESIDES:
-        for path in found.folder.glob(pattern):
-            if path.is_file() and not (target / path.name).exists():
-                shutil.copy2(path, target / path.name)
+    try:
+        done = export_model(
+            found.model,
+            target,
+            to=to,
+            modifiers=found.modifiers,
+            recipe=recipe.read_text(encoding="utf-8") if recipe.is_file() else None,
+            example_inputs=found.sample,
+            scheme=scheme,
+        )
+    except Exception:
+        if target.is_dir() and not any(target.iterdir()):
+            target.rmdir()
+        raise
+    copy_besides(found.folder, BESIDES, target)
     return done
+
+
+def refuse_existing(output: Path) -> None:
+    """Nothing that is there is written over."""
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ConfigError(f"{output} is there already: choose another --output.")
+
+
+def copy_besides(source: Path, patterns: tuple[str, ...], output: Path) -> None:
+    """Copy the files in ``source`` that have such names, where ``output`` has none of its own."""
+    for path in (path for pattern in patterns for path in source.glob(pattern)):
+        if path.is_file() and not (output / path.name).exists():
+            shutil.copy2(path, output / path.name)
 
 
 def two_of_four(source: Path, *, model: str | None = None, trust: bool = False) -> list[str]:
@@ -90,11 +110,14 @@ def two_of_four(source: Path, *, model: str | None = None, trust: bool = False) 
 def load_trained(source: Path, model: str | None = None, *, trust: bool = False) -> Trained:
     """The model in ``source``, with its weights and what its recipe made of it."""
     run = next((folder for folder in (source, source.parent) if (folder / EXPERIMENT).is_file()), None)
-    weights = weights_of(source, None)
+    weights = source if holds_pickled_weights(source) else weights_of(source, None)
     if model is not None:
         if split_reference(model) is None:
             raise ConfigError(f"--model {model}: write my_file.py:function, which returns the model.")
-        return _loaded(load_object(model, "--model")(), weights)
+        built = function_of(model, "--model")()
+        if not isinstance(built, nn.Module):
+            raise ConfigError(f"--model {model}: returned a {type(built).__name__}, and should return the model.")
+        return _loaded(built, weights)
     if run is not None:
         return _of_experiment(run, weights, trust)
     if (weights / "config.json").is_file():
@@ -106,7 +129,11 @@ def load_trained(source: Path, model: str | None = None, *, trust: bool = False)
 
 def _loaded(model: nn.Module, weights: Path) -> Trained:
     modifiers = restore_recipe(model, weights)
-    load_weights(model, weights)
+    if holds_pickled_weights(weights):
+        if left := load_what_fits(model, weights):
+            raise ConfigError(f"{weights} has no weights for {left[0]}: build the model that was saved there.")
+    else:
+        load_weights(model, weights)
     sample = None
     if hasattr(model, "config"):
         sample = sample_for(model)
@@ -138,6 +165,8 @@ def _of_transformers(weights: Path) -> Trained:
     if kind is None:
         raise ConfigError(f"transformers has no {named!r}: add --model my_file.py:function, which builds the model.")
     model = kind(config)
+    if (weights / "generation_config.json").is_file() and model.can_generate():
+        model.generation_config = transformers.GenerationConfig.from_pretrained(weights)
     wanted = _number_format(weights)
     return _loaded(model if wanted is None else model.to(wanted), weights)
 
@@ -147,6 +176,14 @@ def _number_format(weights: Path) -> torch.dtype | None:
     name = said.get("dtype") or said.get("torch_dtype")
     found = getattr(torch, name, None) if isinstance(name, str) else None
     return found if isinstance(found, torch.dtype) else None
+
+
+def function_of(reference: str, option: str) -> Callable[[], Any]:
+    """The function that ``my_file.py:function`` names."""
+    found = load_object(reference, option)
+    if not callable(found):
+        raise ConfigError(f"{option} {reference}: that is a {type(found).__name__}, and should be a function.")
+    return found
 
 
 # ---- inputs to run a model with
@@ -159,7 +196,7 @@ def read_sample(text: str) -> Any:
     torch.Size([2, 3])
     """
     if split_reference(text) is not None:
-        return load_object(text, "--sample")()
+        return function_of(text, "--sample")()
     sizes = text.split("x")
     if not all(size.isdecimal() and int(size) > 0 for size in sizes):
         raise ConfigError(f"--sample {text}: write a shape such as 2x1x28x28, or my_file.py:function.")

@@ -18,8 +18,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from trainwright.checkpoint.training_state import CALLBACKS, TRAINING
+from trainwright.checkpoint.weights import WEIGHTS
 from trainwright.core.modifier import Modifier, Site
 from trainwright.recipes.distillation.base import LearnsFromTeacher
+from trainwright.recipes.pruning.cutting import fit_to_shapes
+from trainwright.recipes.pruning.layers import PassThrough
 from trainwright.trainer.capture import callback_tensors, numbered
 
 logger = logging.getLogger("trainwright")
@@ -122,6 +125,29 @@ def restore_recipe(model: nn.Module, folder: Path) -> list[Modifier]:
             modifier.load_state_dict(states[key])
             modifier.resume(Site(model, None, 1.0), 1e6)
     return modifiers
+
+
+def enlarge_to(model: nn.Module, checkpoint: Path, changing: list[str]) -> dict[Any, tuple[Any, Any]]:
+    """Give ``model`` the sizes that a checkpoint of the same run has; returns which parameters replaced which.
+
+    ``changing`` are the names of the modifiers that may have made it smaller since.
+    """
+    if not (checkpoint / WEIGHTS).is_file():
+        return {}
+    with safe_open(checkpoint / WEIGHTS, framework="pt") as file:
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 - no mapping
+    own, before = model.state_dict(), dict(model.named_parameters())
+    out = tuple(f"{name}." for name, layer in model.named_modules() if isinstance(layer, PassThrough))
+    if gone := [name for name in shapes if name.startswith(out)]:
+        raise ValueError(
+            f"{checkpoint.name} was saved before {', '.join(dict.fromkeys(changing))} took {gone[0]} out of the model, "
+            "and this one no longer has it: build the model again and pass that checkpoint to "
+            "train(resume_from_checkpoint=...); for the best model set best_model_after_epoch to a later epoch."
+        )
+    # A file may have other names for some, which are no layers that changed.
+    fit_to_shapes(model, {n: shape for n, shape in shapes.items() if n in own and list(own[n].shape) != shape})
+    now = dict(model.named_parameters())
+    return {old: (now[name], None) for name, old in before.items() if now[name] is not old}
 
 
 def _to_bits(mask: Tensor) -> Tensor:

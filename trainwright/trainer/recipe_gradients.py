@@ -12,6 +12,7 @@ from trainwright.data.loader import data_seed
 from trainwright.data.order import mixed_seed
 from trainwright.data.position import starts_by_index
 from trainwright.data.seeding import MapFetch
+from trainwright.engines.torch.memory import release_memory
 from trainwright.engines.torch.randomness import random_state, set_random_state, set_seed
 
 
@@ -62,14 +63,7 @@ def _batches(trainer: Any, loader: Any, count: int) -> Iterator[Any]:
 
 def _leave_gradients(trainer: Any, batch: Any) -> None:
     engine = trainer.engine
-    engine.clear_gradients()
-    targets = engine.count_targets(batch)
-    if engine.is_alone or targets is None:
-        portion = Portion(targets, 1.0 / trainer._backend.world_size, targets, 1)
-    else:
-        total = engine.sum_counts(targets)
-        portion = Portion(targets, targets / total, total, 1)
-    engine.forward_backward(batch, portion, sync=False)
+    _accumulate(trainer, batch)
     if not engine.is_alone:
         trainer._backend.reduce_gradients(engine.parameters)
     scaler = engine.precision.scaler
@@ -79,3 +73,38 @@ def _leave_gradients(trainer: Any, batch: Any) -> None:
                 parameter.grad.div_(scaler.get_scale())
             # fp16 may overflow: such a gradient says nothing.
             parameter.grad.nan_to_num_(0.0, 0.0, 0.0)
+
+
+def _accumulate(trainer: Any, batch: Any) -> None:
+    """The gradient of a batch, cut as finely as those that are trained on."""
+    engine, micro = trainer.engine, trainer._micro
+    rows = engine.rows(batch) if micro.is_on else 1
+    targets = engine.count_targets(batch)
+    # Once: other processes do not hear of it when this one has to begin again.
+    total = None if targets is None else engine.sum_counts(targets)
+    while True:
+        engine.clear_gradients()
+        parts = micro.parts_for(rows)
+        pieces = [batch] if parts == 1 else trainer.split_batch(batch, parts)
+        try:
+            for piece in pieces:
+                engine.forward_backward(piece, _portion(trainer, piece, len(pieces), total), sync=False)
+            return
+        except Exception as error:
+            if not micro.automatic or not engine.is_out_of_memory(error) or not micro.refine(rows):
+                raise
+        # Outside the except block: the error holds on to the tensors that did not fit.
+        engine.clear_gradients()
+        release_memory(engine.device)
+
+
+def _portion(trainer: Any, piece: Any, pieces: int, total: Any) -> Portion:
+    engine = trainer.engine
+    targets = engine.count_targets(piece)
+    if targets is None or total is None:
+        return Portion(targets, 1.0 / (pieces * trainer._backend.world_size), None, pieces)
+    if engine.is_alone and pieces == 1:
+        return Portion(targets, 1.0, targets, 1)
+    # No target at all: a weight of 0 then.
+    shared = max(total, 1) if isinstance(total, int) else total.clip(min=1)
+    return Portion(targets, targets / shared, total, pieces)

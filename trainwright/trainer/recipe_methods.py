@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from trainwright.callbacks.wording import plural
@@ -27,13 +28,14 @@ from trainwright.engines.torch.module_engine import ManualEngine
 from trainwright.engines.torch.schedules import build_scheduler
 from trainwright.engines.torch.targets import shifts_labels, unwrap
 from trainwright.recipes.distillation.base import LearnsFromTeacher
+from trainwright.recipes.distillation.layerwise import ComparesLayers
 from trainwright.recipes.distillation.teacher import DISABLE, SELF, Teacher, fingerprint, resolve_teacher
 from trainwright.recipes.pruning.layers import PassThrough
 from trainwright.recipes.pruning.optimizer_state import replace_parameters
 from trainwright.trainer.capture import numbered
 from trainwright.trainer.planning import TrainingPlan
 from trainwright.trainer.preparation import compiled_again
-from trainwright.trainer.recipe_folder import RECIPE, read_recipe_state, refuse_other_recipe
+from trainwright.trainer.recipe_folder import RECIPE, enlarge_to, read_recipe_state, refuse_other_recipe
 from trainwright.trainer.recipe_gradients import sampled_gradients
 from trainwright.trainer.running import RunningMethods
 
@@ -138,6 +140,9 @@ class RecipeMethods(RunningMethods):
         self._engage_teacher(model)
         for modifier in self.modifiers:
             modifier.prepare_model(model)
+        if self.args.torch_compile and any(isinstance(m, ComparesLayers) for m in self.modifiers):
+            # torch does not look for hooks where it has compiled a layer of the same class before.
+            torch.compiler.reset()
         self._loss_modifiers = overriding(self.modifiers, "modify_loss")
         if self._loss_modifiers and "return_outputs" not in self._compute_loss_takes:
             raise ValueError(
@@ -245,7 +250,8 @@ class RecipeMethods(RunningMethods):
         """Parameters were replaced by smaller ones: optimizer, engine and compiled code take the new ones."""
         replace_parameters(self.optimizer, replaced)
         self.model_wrapped = compiled_again(self)
-        self.engine.look_at_parameters(self.model_wrapped)
+        known = {replaced[p][0] if p in replaced else p for p in self.engine.parameters}
+        self.engine.look_at_parameters(self.model_wrapped, known)
         for callback in self.callback_handler.callbacks:
             heard = getattr(callback, "replaced", None)
             if callable(heard):
@@ -268,6 +274,15 @@ class RecipeMethods(RunningMethods):
                 logs["sparsity"] = 1 - kept / sum(mask.numel() for mask in masks)
         super()._log_training(logs)
 
+    def _load_from_checkpoint(self, resume_from_checkpoint: str | Path, model: nn.Module | None = None) -> None:
+        changing = [type(m).__name__ for m in self.modifiers if m.changes_structure]
+        if model is None and self._site is not None and changing:
+            # Back from where layers were made smaller to a moment when they were not.
+            replaced = enlarge_to(unwrap(self.model), Path(resume_from_checkpoint), changing)
+            if replaced:
+                self._rebuild(replaced)
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
+
     def _load_best_model(self) -> None:
         super()._load_best_model()
         best = self.state.best_model_checkpoint
@@ -278,6 +293,8 @@ class RecipeMethods(RunningMethods):
             for key, modifier in numbered(self.callback_handler.callbacks).items():
                 if modifier in self.modifiers and key in states:
                     modifier.load_state_dict(states[key])
+                    if self._site is not None:
+                        modifier.resume(self._site, self._site.epoch_of(self.state))
 
     def _finish_recipe(self) -> None:
         """Training is over: what modifiers did becomes permanent, and nothing of them stays in the way."""

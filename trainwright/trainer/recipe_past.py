@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -75,7 +76,13 @@ def recall(model: nn.Module, folder: Path) -> Past | None:
         return None
     recipe = read_recipe(folder / RECIPE)
     modifiers = build_modifiers(recipe)
-    states = read_recipe_state(folder)
+    try:
+        states = read_recipe_state(folder)
+    except SafetensorError as error:
+        raise ValueError(
+            f"The state beside {folder / RECIPE} is damaged ({error}): copy the folder anew, or pass "
+            "model_state_path=None to begin without its past."
+        ) from error
     before = _sizes(model)
     for key, modifier in numbered(modifiers).items():
         if modifier.changes_structure or isinstance(modifier, QuantizationModifier):
@@ -111,8 +118,8 @@ def _sizes(model: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
-def load_what_fits(model: nn.Module, folder: Path) -> None:
-    """Read weights that have the model's names and sizes; says which did not fit: those of a new head, say."""
+def load_what_fits(model: nn.Module, folder: Path) -> list[str]:
+    """Read weights that have the model's names and sizes; returns those that did not fit: of a new head, say."""
     stored, own = stored_tensors(folder), _sizes(model)
     fitting = {name: tensor for name, tensor in stored.items() if own.get(name) == tuple(tensor.shape)}
     if not fitting:
@@ -121,19 +128,27 @@ def load_what_fits(model: nn.Module, folder: Path) -> None:
     tie = getattr(model, "tie_weights", None)
     if callable(tie):
         tie()
-    left = sorted(own.keys() - fitting.keys())
+    state = model.state_dict()
+    held = {state[name].data_ptr() for name in fitting}
+    left = sorted(name for name, tensor in state.items() if name not in fitting and tensor.data_ptr() not in held)
     logger.info("Read %d weights again from %s.%s", len(fitting), folder, f" Not there: {left[:5]}" if left else "")
+    return left
+
+
+def holds_pickled_weights(folder: Path) -> bool:
+    """Whether the weights in ``folder`` are ``.bin`` files, as older libraries wrote them, and nothing else."""
+    return not any(folder.glob("*.safetensors")) and any((folder / name).is_file() for name in (_BIN, _BIN_INDEX))
 
 
 def stored_tensors(folder: Path) -> dict[str, Tensor]:
     """Weights in ``folder``: safetensors or ``.bin`` files, in one piece or several; nothing in them is run."""
     if (folder / WEIGHTS).is_file():
-        return load_file(folder / WEIGHTS)
+        return _read(folder / WEIGHTS)
     found: dict[str, Tensor] = {}
     if (folder / INDEX).is_file():
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         for shard in sorted(set(index["weight_map"].values())):
-            found |= load_file(folder / Path(shard).name)
+            found |= _read(folder / Path(shard).name)
         return found
     if (folder / _BIN).is_file():
         return tensors_of(read_pickle(folder / _BIN), _BIN)
@@ -142,3 +157,12 @@ def stored_tensors(folder: Path) -> dict[str, Tensor]:
             found |= tensors_of(read_pickle(folder / shard), shard)
         return found
     raise ValueError(f"{folder} holds no weights: neither {WEIGHTS} nor {_BIN}.")
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise ValueError(f"{path} is not there, though its index names it: copy the folder anew.")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged ({error}): copy it anew.") from error

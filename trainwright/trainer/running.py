@@ -94,7 +94,8 @@ class RunningMethods(FittingMethods):
                 run = self._build_run(loader, plan, checkpoint, ignore_keys)
                 keep_logged(self._run_directory() / "metrics.jsonl", self.state)
                 for modifier in self.modifiers:
-                    if modifier.site is not None and modifier.has_begun:
+                    # Also where its start lies ahead again: what it did to the model is to be undone.
+                    if modifier.site is not None:
                         modifier.resume(modifier.site, self.state.epoch or 0.0)
                 for epoch, batches in left_out:
                     self._feed.leave_out(epoch, batches)

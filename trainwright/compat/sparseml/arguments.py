@@ -29,7 +29,7 @@ class TrainingArguments(NativeTrainingArguments):
 
 def argument(args: Any, name: str, given: Any) -> Any:
     """What a Trainer was given, or else what its arguments say; ``args`` need not be of the class above."""
-    said = getattr(args, name, None)
+    said = getattr(args, name, None) or None
     if given is None:
         return said
     if said is not None and name == "recipe" and str(said) != str(given):

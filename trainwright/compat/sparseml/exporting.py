@@ -24,6 +24,8 @@ class ModuleExporter:
         """``name`` in the folder, checked in onnxruntime; a model that was trained to round has QDQ nodes."""
         if kwargs:
             raise ValueError(f"{', '.join(kwargs)}: not an option of this export; leave it out.")
+        if not convert_qat:
+            raise ValueError("convert_qat=False: rounding is always written as QDQ nodes; leave it out.")
         if name != "model.onnx":
             raise ValueError(f"name={name!r}: the file is called model.onnx; rename it afterwards.")
         return export_model(self._module, self._folder, to="onnx", example_inputs=sample_batch)

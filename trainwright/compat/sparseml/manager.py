@@ -164,6 +164,8 @@ class ScheduledModifierManager(ManagedModifiers):
         model = _bare(module, allow_parallel_module)
         if not self.initialized:
             self.initialize(model, 0.0 if epoch is None else epoch, **kwargs)
+        elif _bare(module, False) is not _bare(self._model, False):
+            raise ValueError("This manager holds the masks of another model: make one for this with from_yaml().")
         elif kwargs:
             raise ValueError(f"{', '.join(kwargs)} belongs to initialize(), which was called before.")
         self._drive = Drive(
@@ -281,7 +283,7 @@ class ScheduledModifierManager(ManagedModifiers):
         """Do all of it at once; ``finalize=False`` where a training is to follow."""
         _refuse_unknown({name: value for name, value in kwargs.items() if name != "distillation_teacher"})
         apply_modifiers(
-            module,
+            _bare(module, True),
             self._acting,
             gradients=gradients_from(module, grad_sampler),
             calibrate=calibration_dataloader,
@@ -297,6 +299,7 @@ class ScheduledModifierManager(ManagedModifiers):
 
         After :meth:`load_state_dict` it is what the state tells of; make the optimizer, and load weights, after this.
         """
+        module = _bare(module, True)
         site = Site(module, None, 1.0)
         states = self._waiting or {}
         for key, modifier in numbered(self._acting).items():
@@ -346,11 +349,16 @@ class ScheduledModifierManager(ManagedModifiers):
             self.load_state_dict(state, strict=False)
 
 
-def _bare(module: nn.Module, allow_parallel: bool) -> nn.Module:
+def _bare(module: Any, allow_parallel: bool) -> nn.Module:
     """The module whose names the recipe uses."""
-    module = getattr(module, "_orig_mod", module)
-    is_parallel = isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel))
-    return module.module if is_parallel and not allow_parallel else module
+    parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    while True:
+        if hasattr(module, "_orig_mod"):
+            module = module._orig_mod
+        elif isinstance(module, parallel) and not allow_parallel:
+            module = module.module
+        else:
+            return module
 
 
 def _for_teacher(inputs: Any, teacher_inputs: dict[str, Any] | None) -> Any:

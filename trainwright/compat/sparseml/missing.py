@@ -10,6 +10,7 @@ INSTEAD = {
     "GradSampler": "grad_sampler= of modify() or apply(), or trainwright.recipes.oneshot.gradients_of",
     "LoggerManager": "report_to= of TrainingArguments: numbers of recipes go to every tracker",
     "PythonLogger": "report_to= of TrainingArguments: numbers of recipes go to every tracker",
+    "QuestionAnsweringTrainer": "subclass Trainer as trainer_qa.py in transformers' examples does",
     "RecipeManagerTrainerInterface": "subclass Trainer",
     "SparseAutoConfig": "transformers.AutoConfig",
     "SparseAutoModel": _AUTO,
@@ -19,7 +20,10 @@ INSTEAD = {
     "TrainerInterface": "subclass Trainer",
     "TransformersTrainer": "trainwright.Trainer",
     "WANDBLogger": "report_to='wandb'",
+    "export_onnx": "ModuleExporter(model, folder).export_onnx(sample_batch)",
+    "get_shared_tokenizer_src": "load the student's tokenizer; a teacher's own goes into distill_teacher: columns",
     "oneshot": "trainwright.recipes.oneshot.apply_recipe, or `trainwright recipe apply`",
+    "postprocess_qa_predictions": "utils_qa.py in transformers' examples has it",
     "export": "trainwright.recipes.export.exporting.export_model, or `trainwright export`",
 }
 

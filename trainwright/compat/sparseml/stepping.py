@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from trainwright.config.warnings import warn
 from trainwright.recipes.driving import Drive
+from trainwright.recipes.scheduling.groups import chosen_groups, set_in
 
 if TYPE_CHECKING:
     from trainwright.compat.sparseml.manager import ScheduledModifierManager
 
 #: What the objects below keep themselves; a learning-rate schedule puts its own ``step`` over theirs.
-_OWN = ("_drive", "_wrapped", "_optimizer", "_manager", "step", "_opt_called")
+_OWN = ("_drive", "_wrapped", "_optimizer", "_manager", "_rates", "_has_warned", "step", "_opt_called")
 
 
 class _Stepping:
@@ -24,6 +26,9 @@ class _Stepping:
     _wrapped: Any
     _optimizer: Any
     _manager: ScheduledModifierManager
+    #: Parameter groups whose learning rate the recipe has set, and to what.
+    _rates: tuple[tuple[dict[str, Any], float], ...] = ()
+    _has_warned = False
 
     def __getattr__(self, name: str) -> Any:
         if name in _OWN:
@@ -37,7 +42,12 @@ class _Stepping:
             setattr(self._wrapped, name, value)
 
     def _step(self, update: Callable[[], Any]) -> Any:
-        return self._drive.step(update) if self._manager.enabled else update()
+        if not self._manager.enabled:
+            return update()
+        self._put_rates_back()
+        answer = self._drive.step(update)
+        self._note_rates()
+        return answer
 
     def emulated_step(self) -> None:
         """Count a step that is not made: for epochs of different lengths."""
@@ -45,6 +55,25 @@ class _Stepping:
         self._drive.steps += 1
         for modifier in self._drive.modifiers:
             modifier.advance(self._drive.site, self._drive.epoch)
+        self._note_rates()
+
+    def _note_rates(self) -> None:
+        setters = [modifier for modifier in self._manager.learning_rate_modifiers if modifier.is_active]
+        groups = [g for m in setters for g in chosen_groups(self._drive.site, getattr(m, "param_groups", None))]
+        self._rates = tuple((group, float(group["lr"])) for group in groups)
+
+    def _put_rates_back(self) -> None:
+        """A schedule that the loop steps, too, must not be what decides."""
+        for group, rate in self._rates:
+            if float(group["lr"]) == rate:
+                continue
+            set_in(group, "lr", rate)
+            if not self._has_warned:
+                self._has_warned = True
+                warn(
+                    "The loop changes the learning rate that the recipe sets: the recipe's acts. Leave the schedule "
+                    "out, or the recipe's learning-rate modifiers."
+                )
 
     def loss_update(self, loss: Tensor, student_outputs: Any = None, student_inputs: Any = None) -> Tensor:
         """The loss as the modifiers want it, before ``backward``."""

@@ -17,6 +17,7 @@ from trainwright.core.callback import CallbackHandler
 from trainwright.core.modifier import Modifier
 from trainwright.core.results import TrainOutput
 from trainwright.engines.torch.targets import unwrap
+from trainwright.recipes.distillation.teacher import DISABLE
 from trainwright.recipes.language.metadata import with_metadata
 from trainwright.recipes.language.reading import read_recipe
 from trainwright.recipes.language.records import Recipe
@@ -79,9 +80,10 @@ class Trainer(NativeTrainer):
         self._state_path = StatePath.of(model_state_path)
         teacher = _refuse_zoo("teacher", teacher)
         if teacher is None and distill_teacher is None:
-            distill_teacher = argument(args, "distill_teacher", None)
-        recipe = argument(args, "recipe", recipe)
-        recipe_args = argument(args, "recipe_args", recipe_args) if recipe is not None else recipe_args
+            # Without a training there is nothing to learn from a teacher.
+            distill_teacher = DISABLE if self.one_shot else argument(args, "distill_teacher", None)
+        recipe = argument(args, "recipe", None if recipe == "" else recipe)
+        recipe_args = argument(args, "recipe_args", recipe_args)
         if recipe is not None and not _is_list_of_modifiers(recipe):
             recipe, recipe_args = read_recipe(recipe, recipe_args), None
         metadata = metadata_of(metadata_args, args, data_args)
@@ -172,6 +174,11 @@ class Trainer(NativeTrainer):
         """Train; with ``one_shot``, apply the recipe to the model as it is instead."""
         if not self.one_shot:
             return super().train(*args, **kwargs)
+        if (args and args[0]) or kwargs.get("resume_from_checkpoint"):
+            raise ValueError(
+                "one_shot applies the recipe to the model as it is, and reads no checkpoint: load its weights into the "
+                "model, and leave resume_from_checkpoint out."
+            )
         self._require_model()
         model = unwrap(self.model)
         loader = None if self.train_dataset is None else self.get_train_dataloader()

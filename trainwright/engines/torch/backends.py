@@ -88,9 +88,16 @@ class DistributedProcesses(SingleProcess):
         atexit.register(self.close)
 
     def share(self, tensors: Iterable[Tensor]) -> None:
+        # Together: a quantized model has hundreds of ranges, each a single number.
         with torch.no_grad():
-            for tensor in tensors:
-                dist.broadcast(tensor, src=0)
+            for bucket in _buckets(list(tensors)):
+                if len(bucket) == 1 and bucket[0].is_contiguous():
+                    dist.broadcast(bucket[0], src=0)
+                    continue
+                flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
+                dist.broadcast(flat, src=0)
+                for tensor, sent in zip(bucket, flat.split([tensor.numel() for tensor in bucket]), strict=True):
+                    tensor.copy_(sent.view_as(tensor))
 
     def reduce_gradients(self, parameters: Iterable[Tensor]) -> None:
         # A process without samples in this step has no gradients, but the others wait for its zeros.

@@ -82,11 +82,15 @@ class TorchEngine:
         self.was_bad = False
         self._skips_on_device = skips_on_device(optimizer)
 
-    def look_at_parameters(self, model: nn.Module) -> None:
-        """Take the model as it will be called; again where its parameters were replaced by others."""
+    def look_at_parameters(self, model: nn.Module, known: set[nn.Parameter] | None = None) -> None:
+        """Take the model as it will be called; again where some of its parameters were replaced, ``known`` among them.
+
+        Those that are trained count, or those in ``known``: some may be frozen only for a while.
+        """
         self.model = model
         # In the model's order, not the optimizer's: a norm's last bit depends on the order of summation.
-        self.parameters = [p for p in model.parameters() if p.requires_grad] + self.extra_parameters
+        trained = [p for p in model.parameters() if (p.requires_grad if known is None else p in known)]
+        self.parameters = trained + self.extra_parameters
         self._gradient_check = GradientCheck(self.parameters)
         keeps_random = self.boundary.keeps_random if hasattr(self, "boundary") else True
         # By the names under which weights are stored: a checkpoint puts buffers of the last boundary into their place.

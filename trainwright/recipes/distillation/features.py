@@ -20,10 +20,12 @@ class Features:
         self.names = list(names)
         self.seen: dict[str, Tensor] = {}
         self._handles = []
+        self._layers: dict[str, nn.Module] = {}
         for name in self.names:
             if name not in layers:
                 examples = ", ".join(list(layers)[1:4])
                 raise ValueError(f"The {whose} has no layer {name!r}; it has {examples}, ...")
+            self._layers[name] = layers[name]
             self._handles.append(layers[name].register_forward_hook(self._keeper(name)))
 
     def _keeper(self, name: str) -> Any:
@@ -33,6 +35,11 @@ class Features:
                 self.seen[name] = first_tensor(output)
 
         return keep
+
+    def is_cut_off(self, name: str, output: Tensor) -> bool:
+        """Whether ``output`` of a layer that is trained has no way back to it."""
+        is_trained = any(p.requires_grad for p in self._layers[name].parameters())
+        return torch.is_grad_enabled() and is_trained and not output.requires_grad
 
     def take(self) -> dict[str, Tensor]:
         """What was seen, once: graphs are let go with it."""

@@ -77,6 +77,11 @@ class ComparesLayers(LearnsFromTeacher):
             if own_name not in own or other not in theirs:
                 raise ValueError(f"The layers {own_name!r} and {other!r} did not both run in this forward pass.")
             student, teacher = own[own_name], theirs[other]
+            if self._student.is_cut_off(own_name, student):
+                raise ValueError(
+                    f"{own_name!r} is trained, but its output carries no gradient: gradient checkpointing with "
+                    "use_reentrant=True hides it. Set gradient_checkpointing_kwargs={'use_reentrant': False}."
+                )
             if own_name in self._projections:
                 weight: Any = self._projections[own_name].weight
                 student = self._projections[own_name](student.to(weight.dtype))

@@ -56,7 +56,13 @@ def _from_folder(folder: Path, model: nn.Module) -> nn.Module:
         cls = getattr(transformers, architecture, None)
         if cls is None:
             raise ValueError(f"transformers has no {architecture}, which {config} names: load the teacher yourself.")
-        return cls.from_pretrained(folder)
+        found, info = cls.from_pretrained(folder, output_loading_info=True)
+        if lost := sorted(info.get("missing_keys") or ()):
+            raise ValueError(
+                f"{folder} has no weights for {lost[0]}: a recipe took layers out, or made them smaller, so build the "
+                "teacher as it was saved (restore_recipe does that), load its weights, and pass the module."
+            )
+        return found
     weights = folder / "model.safetensors"
     if not weights.is_file():
         raise ValueError(f"{folder} holds neither a transformers model nor model.safetensors.")
@@ -71,6 +77,11 @@ def _from_folder(folder: Path, model: nn.Module) -> nn.Module:
             f"{folder} holds weights of another network than the student ({other[0]} differs), and how that one is "
             "built is not stored: build the teacher, load its weights, and pass the module."
         )
+    # Tied weights are stored once.
+    held = {tensor.data_ptr() for name, tensor in found.state_dict().items() if name in stored}
+    lost = [n for n, tensor in found.state_dict().items() if n not in stored and tensor.data_ptr() not in held]
+    if lost:
+        raise ValueError(f"{folder} has no weights for {lost[0]}: build the teacher yourself, and pass the module.")
     found.load_state_dict(stored, strict=False)
     return found
 
@@ -86,9 +97,11 @@ def fingerprint(model: nn.Module) -> str:
 
 
 def without_teacher_columns(inputs: Any) -> Any:
-    """``inputs`` as the student takes them."""
-    if not isinstance(inputs, Mapping) or not any(str(name).startswith(TEACHER_COLUMNS) for name in inputs):
+    """``inputs`` as the student takes them; a mapping of its own, for losses often take the labels out of it."""
+    if not isinstance(inputs, Mapping):
         return inputs
+    if not any(str(name).startswith(TEACHER_COLUMNS) for name in inputs):
+        return copy.copy(inputs)
     return {name: value for name, value in inputs.items() if not str(name).startswith(TEACHER_COLUMNS)}
 
 
@@ -104,6 +117,7 @@ class Teacher:
         self._takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self._takes = {p.name for p in parameters}
         self._needs_labels = any(p.name == "labels" and p.default is p.empty for p in parameters)
+        self._decodes = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
         self._last: tuple[Any, Any] | None = None
 
     def __call__(self, inputs: Any) -> Any:
@@ -136,9 +150,11 @@ class Teacher:
             if missing:
                 raise ValueError(f"teacher_input_keys: the batch has no {', '.join(missing)}; it has {list(chosen)}.")
             return {name: chosen[name] for name in self._input_keys}
+        # Its answer is wanted, not its loss; but what a decoder reads may have to be made from labels.
+        decoded = ("decoder_input_ids", "decoder_inputs_embeds")
+        with_labels = self._needs_labels or (self._decodes and not any(name in chosen for name in decoded))
         return {
             name: value
             for name, value in chosen.items()
-            # Its answer is wanted, not its loss.
-            if (name != "labels" or self._needs_labels) and (self._takes_any or name in self._takes)
+            if (name != "labels" or with_labels) and (self._takes_any or name in self._takes)
         }

@@ -74,8 +74,10 @@ def export_model(
                 "scheme= rounds weights, which plain safetensors do not hold: use to='compressed-tensors'."
             )
         done = write_plain(own, folder, masks)
-    done.notes += _about_gaps(moved)
-    done.notes += _about_shapes(model, folder, modifiers)
+    if to != "onnx":
+        # A graph has its sizes in itself.
+        done.notes += _about_gaps(moved)
+        done.notes += _about_shapes(model, folder, modifiers)
     if recipe is not None:
         text = recipe if isinstance(recipe, str) else write_recipe(recipe)
         text = without_dropping(text) if moved else text

@@ -50,7 +50,12 @@ def write_onnx(model: nn.Module, folder: Path, example_inputs: Any, scheme: Any 
     for name, layer in layers.items():
         _refuse_formats(name, (layer.input_fake_quantizer, layer.weight_fake_quantizer, layer.output_fake_quantizer))
     inputs = _as_keywords(model, example_inputs)
-    expected = _outputs(model, inputs)
+    try:
+        expected = _outputs(model, inputs)
+    except (RuntimeError, TypeError, IndexError, ValueError) as error:
+        raise ValueError(
+            f"The model does not run with these inputs ({type(error).__name__}: {error}): pass what its forward takes."
+        ) from error
     exportable = copy.deepcopy(model)
     stored = make_exportable(exportable)
     graph = _graph_of(exportable, inputs)

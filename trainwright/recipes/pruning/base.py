@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainwright.config.warnings import warn
 from trainwright.core.modifier import Site
 from trainwright.recipes.pruning.optimizer_state import mask_kept_weights
 from trainwright.recipes.pruning.patterns import pattern_of
@@ -23,6 +24,8 @@ class PruningModifier(PerWeightModifier):
     """
 
     kinds = ("mask",)
+    #: Whether all weights are ranked in one list.
+    global_sparsity = False
 
     def __init__(
         self,
@@ -65,6 +68,8 @@ class PruningModifier(PerWeightModifier):
         """Use ``masks`` from now on; weights that they take away are zero."""
         weights = self.weights(site)
         self.kept["mask"] = {name: mask.contiguous() for name, mask in masks.items()}
+        if self.global_sparsity:
+            _note_emptied(self.masks)
         for name, mask in self.masks.items():
             weights[name].masked_fill_(~mask, 0)
             mask_kept_weights(site.optimizer, weights[name], mask)
@@ -101,6 +106,20 @@ class PruningModifier(PerWeightModifier):
     @property
     def final_epoch(self) -> float:
         return max(self.end_epoch, 0.0)
+
+
+def _note_emptied(masks: dict[str, Tensor]) -> None:
+    """Say which weights a common ranking has taken away as a whole."""
+    if not masks:
+        return
+    device = next(iter(masks.values())).device
+    is_left = torch.stack([mask.any().to(device) for mask in masks.values()]).tolist()
+    for name, some in zip(masks, is_left, strict=True):
+        if not some and any(is_left):
+            warn(
+                f"{name} has no weight left: all of its are smaller than those of other layers, with which they are "
+                "ranked. Leave it out of params, or prune layer by layer."
+            )
 
 
 @torch.no_grad()

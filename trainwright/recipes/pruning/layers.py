@@ -137,11 +137,14 @@ class LayerPruningModifier(Modifier):
 
     def end(self, site: Site, epoch: float) -> None:
         self._are_out = False
-        for name in self._names:
-            # The layer's class has its own forward; this one lay over it.
-            vars(site.model.get_submodule(name)).pop("forward", None)
+        self._put_back(site.model)
         if site.rebuild is not None:
             site.rebuild({})
+
+    def _put_back(self, model: nn.Module) -> None:
+        for name in self._names:
+            # The layer's class has its own forward; this one lay over it.
+            vars(model.get_submodule(name)).pop("forward", None)
 
     @property
     def final_epoch(self) -> float:
@@ -160,8 +163,12 @@ class LayerPruningModifier(Modifier):
             self._take_out(model)
 
     def resume(self, site: Site, epoch: float) -> None:
-        if self._are_out and not self.is_for_good:
+        if self.is_for_good:
+            return
+        if self._are_out:
             self._take_out(site.model)
+        else:
+            self._put_back(site.model)
 
     def forget(self) -> None:
         super().forget()

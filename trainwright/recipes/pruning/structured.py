@@ -76,8 +76,13 @@ class StructuredPruningModifier(GradualPruningModifier):
         try:
             inner = {f"{layer}.weight" for space in find_spaces(model) for layer in space.producers}
         except ValueError:
-            return chosen
-        return {name: weight for name, weight in chosen.items() if name in inner} or chosen
+            inner = set()
+        if not inner & chosen.keys():
+            raise ValueError(
+                f"No layer of {type(model).__name__} was found whose outputs only other layers read, and the model's "
+                "own answer must not lose a filter: name the weights in params."
+            )
+        return {name: weight for name, weight in chosen.items() if name in inner}
 
     def prepare_model(self, model: nn.Module) -> None:
         super().prepare_model(model)
