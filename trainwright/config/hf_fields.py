@@ -145,6 +145,7 @@ NATIVE: dict[str, Field] = {
     "set_grads_to_none": Field("acts", "gradients after a step: none, or zeros"),
     **_all("acts", "trackers", "tracker_options tags"),
     "profile": Field("acts", "a profiler trace of the given steps in output_dir"),
+    "best_model_after_epoch": Field("acts", "evaluations before this epoch are not the best"),
     "engine": Field("acts", 'only "torch" so far'),
     **_all("acts", "when to save, evaluate and log", "checkpoint_every evaluate_every log_every save_best keep_every"),
     "eval_on_end": Field("acts", "an evaluation after the last step"),
