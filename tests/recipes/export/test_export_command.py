@@ -76,7 +76,6 @@ def test_a_saved_model_and_a_checkpoint_become_plain_weights(run: Any, tmp_path:
 
 
 def test_compressed_tensors_have_the_trained_grids(run: Any, tmp_path: Path) -> None:
-    pytest.importorskip("compressed_tensors")
     folder, model, make = run
     code, said = call(
         "export", folder / "saved", "--to", "compressed-tensors", "--model", make, "--output", tmp_path / "c"
@@ -93,7 +92,6 @@ def test_compressed_tensors_have_the_trained_grids(run: Any, tmp_path: Path) -> 
 
 
 def test_onnx_is_checked_with_the_sample(run: Any, tmp_path: Path) -> None:
-    pytest.importorskip("onnx")
     from trainwright.recipes.export.onnx_graph import run_onnx
 
     folder, model, make = run
@@ -113,8 +111,8 @@ def test_onnx_is_checked_with_the_sample(run: Any, tmp_path: Path) -> None:
 
 
 def test_a_folder_of_transformers_says_itself_how_it_is_built(tmp_path: Path) -> None:
-    pytest.importorskip("compressed_tensors")
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     config = transformers.BertConfig(
         vocab_size=50,
         hidden_size=128,
@@ -149,7 +147,6 @@ def test_a_folder_of_transformers_says_itself_how_it_is_built(tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_a_run_of_an_experiment_needs_nothing_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("onnx")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     (tmp_path / "digits.yaml").write_text(

@@ -26,8 +26,14 @@ PICTURES = pictures_batch(50)[0]
 
 
 def bert(**changes: Any) -> Any:
-    transformers = pytest.importorskip("transformers")
-    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
+    import transformers
+
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+    }
     config = transformers.BertConfig(vocab_size=50, max_position_embeddings=32, **{**sizes, **changes})
     torch.manual_seed(0)
     return transformers.BertForTokenClassification(config).eval()
@@ -87,7 +93,8 @@ def test_a_thinned_model_is_a_smaller_file_that_loads(tmp_path: Path) -> None:
 
 
 def test_a_configuration_that_can_say_so_has_the_smaller_size(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     model = bert()
     layer = "bert.encoder.layer.0"
     with torch.no_grad():
@@ -130,8 +137,8 @@ GROUPS = {"num_bits": 4, "strategy": "group", "group_size": 32}
 def test_compressed_tensors_load_to_the_same_outputs(
     scheme: Any, form: str, dtype: torch.dtype, tmp_path: Path
 ) -> None:
-    pytest.importorskip("compressed_tensors")
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     model = bert().to(dtype)
     modifier = quantized(model, scheme, tokens(), ignore=["classifier"])
     expected = logits(model, tokens(3, 7))
@@ -156,7 +163,6 @@ def test_compressed_tensors_load_to_the_same_outputs(
 
 
 def test_zeros_survive_compression(tmp_path: Path) -> None:
-    pytest.importorskip("compressed_tensors")
     model: Any = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4))
     pruning = MagnitudePruningModifier(init_sparsity=0.9, final_sparsity=0.9, start_epoch=0, end_epoch=1)
     pruning.prepare_model(model)
@@ -169,7 +175,6 @@ def test_zeros_survive_compression(tmp_path: Path) -> None:
 
 
 def test_a_model_that_was_not_trained_so_is_rounded_and_told(tmp_path: Path) -> None:
-    pytest.importorskip("compressed_tensors")
     model = nn.Sequential(nn.Conv1d(4, 4, 1), nn.Flatten(), nn.Linear(128, 4))
     with pytest.raises(ValueError, match="name a scheme"):
         export_model(model, tmp_path, to="compressed-tensors")
@@ -185,7 +190,6 @@ def test_a_model_that_was_not_trained_so_is_rounded_and_told(tmp_path: Path) -> 
 
 
 def test_layers_without_a_form_are_stored_rounded(tmp_path: Path) -> None:
-    pytest.importorskip("compressed_tensors")
     model: Any = nn.Sequential(nn.Conv1d(4, 4, 1), nn.Flatten(), nn.Linear(32, 4))
     modifier = quantized(model, {"input_activations": None, "weights": {"num_bits": 4}}, torch.randn(2, 4, 8))
     done = export_model(model, tmp_path, to="compressed-tensors", modifiers=[modifier])
@@ -228,7 +232,8 @@ class Shifted(nn.Module):
     ids=["float", "default", "tensorrt", "W8A8", "outputs", "int4", "int2"],
 )
 def test_onnx_gives_the_same_in_onnxruntime(scheme: Any, tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx")
+    import onnx
+
     from trainwright.recipes.export.onnx_graph import run_onnx
 
     torch.manual_seed(0)
@@ -261,7 +266,6 @@ def test_onnx_gives_the_same_in_onnxruntime(scheme: Any, tmp_path: Path) -> None
 
 
 def test_onnx_of_a_language_model_takes_any_batch_and_length(tmp_path: Path) -> None:
-    pytest.importorskip("onnx")
     from trainwright.recipes.export.onnx_graph import run_onnx
 
     model = bert()
@@ -276,7 +280,6 @@ def test_onnx_of_a_language_model_takes_any_batch_and_length(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_onnx_of_other_number_formats(dtype: torch.dtype, tmp_path: Path) -> None:
-    pytest.importorskip("onnx")
     model = Shifted().to(dtype).eval()
     quantized(model, "default", PICTURES.to(dtype))
     done = export_model(model, tmp_path, to="onnx", example_inputs=PICTURES.to(dtype))
@@ -284,7 +287,6 @@ def test_onnx_of_other_number_formats(dtype: torch.dtype, tmp_path: Path) -> Non
 
 
 def test_onnx_refuses_what_it_has_no_form_for(tmp_path: Path) -> None:
-    pytest.importorskip("onnx")
     linear = nn.Sequential(nn.Linear(32, 4))
     quantized(linear, "FP8", torch.randn(2, 32))
     with pytest.raises(ValueError, match="export to compressed-tensors"):
@@ -312,7 +314,6 @@ class Moody(nn.Module):
 
 
 def test_a_graph_that_computes_something_else_is_not_handed_out(tmp_path: Path) -> None:
-    pytest.importorskip("onnx")
     with pytest.raises(ValueError, match=r"off by 100.00%"):
         export_model(Moody(), tmp_path, to="onnx", example_inputs=torch.randn(3, 4))
 

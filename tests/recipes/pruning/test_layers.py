@@ -52,7 +52,8 @@ def test_from_the_start_the_optimizer_never_trains_them() -> None:
 @pytest.mark.parametrize("kind", ["bert", "llama", "gpt2"])
 @pytest.mark.parametrize("end", [-1.0, 1.0])
 def test_blocks_of_transformers(kind: str, end: float) -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     small: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 20}
     models = {
         "bert": lambda: transformers.BertModel(transformers.BertConfig(**small, intermediate_size=16)),
@@ -71,7 +72,8 @@ def test_blocks_of_transformers(kind: str, end: float) -> None:
         pruned = model(tokens)[0]
     torch.manual_seed(0)
     shorter = models[kind]().eval()
-    del shorter.get_submodule(blocks[kind])[1]
+    layers: Any = shorter.get_submodule(blocks[kind])
+    del layers[1]
     shorter.config.num_hidden_layers = 2
     with torch.no_grad():
         assert torch.allclose(pruned, shorter(tokens, use_cache=False)[0], atol=1e-6)

@@ -167,7 +167,8 @@ def test_n_of_m_on_convolutions() -> None:
 
 
 def test_weights_with_inputs_first_are_grouped_along_inputs() -> None:
-    transformers = pytest.importorskip("transformers.pytorch_utils")
+    import transformers.pytorch_utils as transformers
+
     model = nn.Sequential(transformers.Conv1D(6, 8))
     modifier = MagnitudePruningModifier(init_sparsity=0.5, final_sparsity=0.5, end_epoch=1, mask_type="2:4")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -242,7 +243,8 @@ def test_a_new_run_starts_afresh() -> None:
 
 def test_most_of_a_digits_network_can_go() -> None:
     """A quick look that 90 % pruning leaves a network that still knows digits."""
-    datasets = pytest.importorskip("sklearn.datasets")
+    import sklearn.datasets as datasets
+
     pictures, labels = datasets.load_digits(return_X_y=True)
     x, y = torch.tensor(pictures, dtype=torch.float32) / 16, torch.tensor(labels)
     train, test = slice(0, 1347), slice(1347, None)
@@ -263,7 +265,8 @@ def test_most_of_a_digits_network_can_go() -> None:
 
 
 def test_optimizers_that_keep_weights_of_their_own_stay_sparse() -> None:
-    schedulefree = pytest.importorskip("schedulefree")
+    import schedulefree
+
     modifier = MagnitudePruningModifier(**SCHEDULE)
     training = Training([modifier], optimizer=lambda parameters: schedulefree.AdamWScheduleFree(parameters, lr=0.01))
     training.optimizer.train()

@@ -249,7 +249,8 @@ def test_attention_of_torch_is_quantized_where_it_calls_its_layers() -> None:
 
 
 def test_gpt2s_layers() -> None:
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     config = transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=20, n_positions=16)
     model = transformers.GPT2LMHeadModel(config).eval()
     names = list(model.state_dict())
