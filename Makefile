@@ -26,6 +26,11 @@ $(VENV)/dev: $(VENV)/torch pyproject.toml
 	$(PIP) $(CONSTRAIN) -e '.[demo,hf,trackers,monitor,metrics,lora,schedulefree,recipes,search]' --group dev
 	@touch $@
 
+# Heavy, and only for tests that are marked full.
+$(VENV)/full: $(VENV)/dev
+	$(PIP) $(CONSTRAIN) -e '.[ray]'
+	@touch $@
+
 demo: $(VENV)/demo  ## learn handwritten digits, then keep 7 % of the weights, in under a minute
 	$(BIN)/trainwright demo
 
@@ -43,7 +48,7 @@ test: $(VENV)/dev  ## everything, with sampled points and one seed: what CI runs
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 2 -m "not full and not gpu"
 
-test-full: $(VENV)/dev  ## all points, several seeds; before an issue is resolved
+test-full: $(VENV)/full  ## all points, several seeds; before an issue is resolved
 	$(BIN)/pytest -n 2 -m "not gpu" --seeds 5 --hypothesis-profile=thorough
 
 bench: $(VENV)/dev  ## measure; results belong into bench/RESULTS.md

@@ -82,7 +82,7 @@ def test_signals_reach_the_child(tmp_path: Path) -> None:
 def test_commands_for_torchrun() -> None:
     command = torchrun_command(["a b.py"], processes=4, nodes=2, node_rank=1, rendezvous="host:29500")
     assert command[-1] == "a b.py"
-    assert {"--nnodes=2", "--node-rank=1", "--rdzv-endpoint=host:29500", "--nproc-per-node=4"} <= set(command)
+    assert {"--nnodes=2", "--rdzv-endpoint=host:29500", "--rdzv-conf=is_host=0", "--nproc-per-node=4"} <= set(command)
     with pytest.raises(ValueError, match="rendezvous"):
         torchrun_command(["a.py"], processes=1, nodes=2)
     with pytest.raises(ValueError, match="at least 1"):

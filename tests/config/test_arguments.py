@@ -155,7 +155,7 @@ def test_copies_start_from_what_was_said() -> None:
     with pytest.warns(FutureWarning):
         args = TrainingArguments("x", evaluation_strategy="epoch", warmup_ratio=0.1, overwrite_output_dir=True)
     with pytest.warns(TrainwrightWarning):
-        noisy = TrainingArguments("x", ddp_bucket_cap_mb=5, auto_find_batch_size=True)
+        noisy = TrainingArguments("x", ddp_broadcast_buffers=False, auto_find_batch_size=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for original in (args, noisy):
@@ -314,5 +314,5 @@ def test_wrong_profile(text: str) -> None:
 
 def test_warnings_point_at_the_caller() -> None:
     with pytest.warns(TrainwrightWarning) as caught:
-        MyArgs("x", ddp_static_graph=True)
+        MyArgs("x", ddp_broadcast_buffers=True)
     assert caught[0].filename == __file__

@@ -7,6 +7,7 @@ import pytest
 
 from trainwright.config import TrainingArguments, TrainwrightWarning, check_device
 from trainwright.config import validate as rules
+from trainwright.config.parallel import Sharding, sharding_of, way_of
 
 
 def _with(**values: Any) -> TrainingArguments:
@@ -63,9 +64,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"micro_batch": 0}, "at least 1"),
     ({"micro_batch": "automatic"}, "number"),
     ({"max_tokens_per_batch": 0}, "at least 1"),
-    ({"fsdp": "full_shard"}, "later release"),
-    ({"deepspeed": "ds.json"}, "later release"),
-    ({"parallelism_config": object()}, "later release"),
+    ({"fsdp": "full_shart"}, "full_shard"),
+    ({"fsdp": "full_shard", "deepspeed": {}}, "keep one"),
+    ({"fsdp": True, "backend": "ddp"}, "contradict"),
+    ({"fsdp": True, "fsdp_config": {"transformer_layer_class_to_wrap": "Block"}}, "transformer_layer_cls_to_wrap"),
+    ({"fsdp": True, "fsdp_config": {"auto_wrap_policy": "SOME"}}, "TRANSFORMER_BASED_WRAP"),
+    ({"fsdp": True, "fsdp_config": {"xla": True}}, "TPU"),
+    ({"deepspeed": "ds.json"}, "readable file"),
+    ({"parallelism_config": SimpleNamespace(cp_size=2)}, "splits sequences"),
+    ({"tensor_parallel_size": 0}, "at least 1"),
+    ({"tensor_parallel_size": 2}, "does not divide the 1 processes"),
+    ({"tensor_parallel_size": 2, "backend": "ddp"}, "backend='fsdp'"),
     ({"accelerator_config": {"split": True}}, "split_batches"),
     ({"accelerator_config": {"use_configured_state": True}}, "remove it"),
     ({"accelerator_config": "missing.json"}, "readable file"),
@@ -135,7 +144,7 @@ def test_backends_by_name() -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        {"ddp_find_unused_parameters": False},
+        {"ddp_broadcast_buffers": False},
         {"average_tokens_across_devices": False},
         {"trackio_space_id": "me/it"},
         {"fsdp_config": {}},
@@ -172,3 +181,20 @@ def test_cpu_has_half_precision_but_no_tf32() -> None:
     check_device(TrainingArguments("x", use_cpu=True, tf32=False))
     with pytest.raises(ValueError, match="tf32"):
         check_device(TrainingArguments("x", use_cpu=True, tf32=True))
+
+
+def test_words_of_fsdp() -> None:
+    args = TrainingArguments("x", fsdp="shard_grad_op auto_wrap offload", use_cpu=True)
+    assert sharding_of(args) == Sharding(reshard_after_forward=False, offload=True)
+    config = {
+        "fsdp_transformer_layer_cls_to_wrap": "Block,Other",
+        "activation_checkpointing": "true",
+        "cpu_ram_efficient_loading": True,
+        "fsdp_version": 2,
+    }
+    args = TrainingArguments("x", backend="fsdp", fsdp_config=config, use_cpu=True)
+    assert sharding_of(args) == Sharding(
+        blocks=("Block", "Other"), activation_checkpointing=True, first_has_weights=True
+    )
+    assert way_of(TrainingArguments("x", fsdp="false")) is None
+    assert way_of(TrainingArguments("x", parallelism_config=SimpleNamespace(dp_shard_size=2))) == "fsdp"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
+from torch.utils.data import DataLoader, DistributedSampler
 
 from trainwright.config.backends import Place
 from trainwright.data.feed import TrainFeed
@@ -69,7 +68,7 @@ def test_evaluation_is_shared_out_without_repeats_and_in_order(n: int, world: in
     assert [index for part in parts for index in part] == list(range(n))
 
 
-def test_loaders_are_shared_or_refused() -> None:
+def test_loaders_are_shared_once() -> None:
     place = Place(1, 1, 2)
     loader = shared_training(resumable_loader(DataLoader(ROWS(20), batch_size=3), 0), place, 2)
     assert [batch.tolist() for batch in loader] == [[6, 7, 8], [9, 10, 11], [16, 17, 18], [19]]
@@ -79,13 +78,6 @@ def test_loaders_are_shared_or_refused() -> None:
     assert [batch.tolist() for batch in evaluated] == [[3, 4]]
     theirs = DataLoader(ROWS(8), sampler=DistributedSampler(ROWS(8), num_replicas=2, rank=1))
     assert shared_training(theirs, place, 1) is theirs
-
-    class Stream(IterableDataset[int]):
-        def __iter__(self):  # type: ignore[no-untyped-def]
-            return iter(range(4))
-
-    with pytest.raises(ValueError, match="cannot be shared out"):
-        shared_training(resumable_loader(DataLoader(Stream(), batch_size=2), 0), place, 1)
 
 
 def test_samplers_for_loaders_that_a_module_builds() -> None:

@@ -147,8 +147,8 @@ def test_what_needs_whole_tensors_is_refused_on_shards(tmp_path: Path) -> None:
             "update_frequency": 1,
         }
         with pytest.raises(ValueError, match="OBSPruningModifier needs them whole"):
-            refuse_for_sharded([OBSPruningModifier(**gradual)], model)
-        refuse_for_sharded([MagnitudePruningModifier(**gradual)], model)
+            refuse_for_sharded([OBSPruningModifier(**gradual)])
+        refuse_for_sharded([MagnitudePruningModifier(**gradual)])
     finally:
         dist.destroy_process_group()
 

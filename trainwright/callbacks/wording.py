@@ -216,7 +216,7 @@ def _length(args: Any, state: TrainerState, loader: Any) -> str:
 def _batch(args: Any) -> str:
     if getattr(args, "max_tokens_per_batch", None):
         return f"batches of {args.max_tokens_per_batch} tokens"
-    size, pieces = args.train_batch_size * args.world_size, args.gradient_accumulation_steps
+    size, pieces = args.train_batch_size * args.data_processes, args.gradient_accumulation_steps
     return f"batch {size * pieces} ({size} x {pieces})" if pieces > 1 else f"batch {size}"
 
 

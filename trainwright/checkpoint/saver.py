@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Protocol
 
 from trainwright.checkpoint.durable import (
     Chunk,
@@ -36,6 +37,7 @@ from trainwright.checkpoint.durable import (
 )
 from trainwright.checkpoint.manifest import NAME as MANIFEST
 from trainwright.checkpoint.manifest import has_manifest, write_manifest
+from trainwright.checkpoint.together import Together
 from trainwright.core.events import RunEvents
 
 #: A network drive may answer again in a moment.
@@ -43,6 +45,20 @@ _PASSING = {errno.EIO, errno.EAGAIN, errno.ETIMEDOUT, errno.ESTALE, errno.EINTR}
 _WAITS = (0.5, 2.0)
 _SMALL_FILES = 2**20
 _WRITERS = 2
+
+
+class Shared(Protocol):
+    """One process's part of a checkpoint that several write."""
+
+    together: Together
+
+    def files(self) -> tuple[dict[str, list[Chunk]], Any]:
+        """This process's files, once tensors are copied, and what the first process must know of them."""
+        ...
+
+    def index(self, said: list[Any]) -> dict[str, str]:
+        """What the first process writes besides, from what all have said."""
+        ...
 
 
 @dataclass
@@ -62,6 +78,10 @@ class SaveJob:
     copy: Callable[[], bool] | None = None
     #: Further files from the copies, written by somebody else's code.
     finish: Callable[[Path], None] | None = None
+    #: Where all processes write their part of it.
+    shared: Shared | None = None
+    #: What went wrong before anything was written.
+    failure: BaseException | None = None
 
 
 class TornCopy(RuntimeError):
@@ -131,11 +151,16 @@ class Saver:
             free = shutil.disk_usage(job.target.parent).free
             if free < needed:
                 raise OSError(errno.ENOSPC, f"needs {megabytes(needed)}, {megabytes(free)} are free")
-            staging = staging_of(job.target)
-            discard(staging)
-            staging.mkdir()
-            job.fill(staging)
+            if job.shared is None or job.shared.together.rank == 0:
+                staging = staging_of(job.target)
+                discard(staging)
+                staging.mkdir()
+                job.fill(staging)
         except (OSError, _library_error()) as error:
+            if job.shared is not None:
+                # The others are about to ask.
+                job.failure = error
+                return True
             self._give_up(job, error)
             return False
         return True
@@ -145,14 +170,15 @@ class Saver:
         try:
             if job.copy is not None and not job.copy():
                 self.copies_at_once = self.owes_a_save = True
-                raise TornCopy("the weights were changed while they were copied; the next step is saved instead")
+                torn = TornCopy("the weights were changed while they were copied; the next step is saved instead")
+                if job.shared is None:
+                    raise torn
+                job.failure = torn
             self._copied.set()
-            self._write_with_patience(job)
-            if self._deliver is not None:
-                self._deliver(staging_of(job.target), job.step)
+            if job.shared is not None:
+                self._write_together(job, job.shared)
             else:
-                self._spare_what_is_not_ours(job)
-                publish(staging_of(job.target), job.target)
+                self._write_alone(job)
         except Exception as error:
             # Anything: a failed save must not end a run that is otherwise well.
             self._give_up(job, error)
@@ -165,7 +191,16 @@ class Saver:
         self._events.record(
             "saved", f"{job.target.name} is saved.", step=job.step, level=logging.DEBUG, seconds=seconds
         )
-        self._let_older_ones_go(job)
+        if job.shared is None or job.shared.together.rank == 0:
+            self._let_older_ones_go(job)
+
+    def _write_alone(self, job: SaveJob) -> None:
+        self._write_with_patience(job)
+        if self._deliver is not None:
+            self._deliver(staging_of(job.target), job.step)
+        else:
+            self._spare_what_is_not_ours(job)
+            publish(staging_of(job.target), job.target)
 
     def _spare_what_is_not_ours(self, job: SaveJob) -> None:
         """Another library's folder of the same name keeps its files, under another name."""
@@ -209,8 +244,48 @@ class Saver:
         files |= _adopted(staging, files)
         write_manifest(staging, files, job.step)
 
+    def _write_together(self, job: SaveJob, shared: Shared) -> None:
+        """Each process writes its files; the first seals and publishes the folder once all have, and says so.
+
+        What goes wrong in one process is told to all, so that none waits for a folder that will never come. One that
+        dies meanwhile is noticed by the group's error; then nothing is published.
+        """
+        together, staging = shared.together, staging_of(job.target)
+        _refuse_failed(together.exchange(_said(job.failure)), job)
+        files: dict[str, FileFacts] = {}
+        note: Any = None
+        failure: BaseException | None = None
+        try:
+            contents, note = shared.files()
+            files = {name: write_file(staging / name, chunks) for name, chunks in contents.items()}
+        except OSError as error:
+            failure = error
+        heard = together.exchange({**_said(failure), "files": files, "note": note})
+        _refuse_failed(heard, job, failure)
+        if together.rank == 0:
+            try:
+                self._seal(
+                    job, {name: FileFacts(*facts) for one in heard for name, facts in one["files"].items()}, heard
+                )
+            except OSError as error:
+                failure = error
+        _refuse_failed(together.exchange(_said(failure)), job, failure)
+
+    def _seal(self, job: SaveJob, files: dict[str, FileFacts], heard: list[Any]) -> None:
+        assert job.shared is not None
+        staging = staging_of(job.target)
+        texts = {name: text() for name, text in job.texts.items()} | job.shared.index([one["note"] for one in heard])
+        for name, text in texts.items():
+            files[name] = write_text(staging / name, text)
+        files |= {name: write_file(staging / name, get()) for name, get in job.tensors.items()}
+        files |= _adopted(staging, files)
+        write_manifest(staging, files, job.step)
+        self._spare_what_is_not_ours(job)
+        publish(staging, job.target)
+
     def _give_up(self, job: SaveJob, error: BaseException) -> None:
-        discard(staging_of(job.target))
+        if job.shared is None or job.shared.together.rank == 0:
+            discard(staging_of(job.target))
         self.failed_step = job.step
         reason = _in_words(error)
         self._events.record(
@@ -220,6 +295,19 @@ class Saver:
             level=logging.ERROR,
             error=type(error).__name__,
         )
+
+
+def _said(failure: BaseException | None) -> dict[str, Any]:
+    return {"error": None if failure is None else _in_words(failure)}
+
+
+def _refuse_failed(heard: list[Any], job: SaveJob, own: BaseException | None = None) -> None:
+    """Raise what went wrong in any process; this one's own error, if it has one."""
+    if own is not None or job.failure is not None:
+        raise own or job.failure or AssertionError
+    for rank, said in enumerate(heard):
+        if said["error"] is not None:
+            raise RuntimeError(f"process {rank} could not write its part: {said['error']}")
 
 
 def _write_tensors(path: Path, chunks: Callable[[], list[Chunk]]) -> FileFacts:

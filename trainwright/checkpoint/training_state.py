@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load_file
 from torch import Tensor
+
+from trainwright.checkpoint.sharded import StoredTensors, is_stored
 
 OPTIMIZER = "optimizer.safetensors"
 RANDOM = "random.safetensors"
@@ -75,13 +78,25 @@ def _plain_group(group: dict[str, Any]) -> dict[str, Any]:
     return {key: value.item() if isinstance(value, Tensor) else value for key, value in group.items()}
 
 
-def load_training_state(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
-    """Read the three files; a missing one is an error, since resuming without it would not be the same run."""
-    missing = [name for name in (OPTIMIZER, RANDOM, TRAINING) if not (folder / name).is_file()]
+def load_training_state(
+    folder: Path, parameters: Mapping[str, Tensor] | None = None
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Any]]:
+    """Read the three files; a missing one is an error, since resuming without it would not be the same run.
+
+    What belongs to one of ``parameters`` that is in parts is read as the same part.
+    """
+    missing = [name for name in (OPTIMIZER, RANDOM, TRAINING) if not is_stored(folder, name)]
     if missing:
         raise ValueError(
             f"{folder} has no {missing[0]}, so training cannot continue exactly from it (was it saved with "
             "save_only_model=True?). Load the weights with from_pretrained and start a new run instead."
         )
     rest = json.loads((folder / TRAINING).read_text(encoding="utf-8"))
-    return load_file(folder / OPTIMIZER), load_file(folder / RANDOM), rest
+    stored = StoredTensors(folder, OPTIMIZER)
+    optimizer = {name: _as_its_parameter(stored, name, parameters or {}) for name in stored}
+    return optimizer, load_file(folder / RANDOM), rest
+
+
+def _as_its_parameter(stored: StoredTensors, name: str, parameters: Mapping[str, Tensor]) -> Tensor:
+    owner = parameters.get(name.removeprefix("state.").rsplit(".", 1)[0])
+    return stored[name] if owner is None else stored.spread_like(name, owner)

@@ -7,8 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+
+from trainwright.checkpoint.pieces import cut, is_spread, piece_of
+from trainwright.checkpoint.sharded import StoredTensors, is_stored
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -68,10 +72,20 @@ def _of_transformers(model: Any) -> tuple[dict[str, Tensor], Convert | None] | N
     state = model.state_dict()
     for name in getattr(model, "_keys_to_ignore_on_save", None) or ():
         state.pop(name, None)
+    if any(is_spread(tensor) for tensor in state.values()):
+        # transformers looks at memory, of which each process has another part: it is shown stand-ins.
+        kept = remove_tied_weights_from_state_dict(_stand_ins(state), model)
+        return {name: state[name] for name in kept}, lambda copies: revert_weight_conversion(model, copies)
     state = remove_tied_weights_from_state_dict(state, model)
     if sum(tensor.nbytes for tensor in state.values()) >= _ONE_FILE:
         return None
     return state, lambda copies: revert_weight_conversion(model, copies)
+
+
+def _stand_ins(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A small tensor for each one of ``state``, the same for two names of one."""
+    made: dict[Any, Tensor] = {}
+    return {name: made.setdefault(_place(tensor) or name, torch.zeros(1)) for name, tensor in state.items()}
 
 
 def save_config(model: Any, folder: Path) -> None:
@@ -88,8 +102,11 @@ def save_config(model: Any, folder: Path) -> None:
 
 
 def load_weights(model: nn.Module, folder: str | Path) -> None:
-    """Read weights that ``save_weights`` or ``save_pretrained`` wrote."""
+    """Read weights that ``save_weights`` or ``save_pretrained`` wrote; of a model in parts, what is here of it."""
     folder = Path(folder)
+    if any(is_spread(parameter) for parameter in model.parameters()):
+        _load_parts(model, folder)
+        return
     if (folder / ADAPTER).is_file() and hasattr(model, "peft_config"):
         _load_adapter(model, folder)
     elif (folder / WEIGHTS).is_file():
@@ -105,6 +122,33 @@ def load_weights(model: nn.Module, folder: str | Path) -> None:
             f"{folder} holds no {WEIGHTS}, {INDEX} or {ADAPTER}, so there are no weights to load. "
             "Pass the path of a checkpoint-N folder."
         )
+
+
+def _load_parts(model: nn.Module, folder: Path) -> None:
+    if not is_stored(folder, WEIGHTS):
+        raise ValueError(f"{folder} holds no {WEIGHTS} and no {INDEX}, so there are no weights to load.")
+    stored = StoredTensors(folder, WEIGHTS)
+    own = model.state_dict()
+    tied = _tied_names(model)
+    missing, unexpected = own.keys() - stored.keys() - tied, stored.keys() - own.keys()
+    other: Mapping[str, Tensor] = stored
+    if unexpected and _writes_other_names(model):
+        other, missing, unexpected = _renamed_by_transformers(model, folder), set(), set()
+    sizes = [n for n, t in own.items() if n in stored and stored.shape(n) != tuple(t.shape)]
+    if missing or unexpected or sizes:
+        raise ValueError(
+            f"The weights in {folder} do not fit the model: missing {sorted(missing)[:5]}, unexpected "
+            f"{sorted(unexpected)[:5]}, of another size {sizes[:5]}. Build the model with the same configuration as "
+            "the run that was saved."
+        )
+    with torch.no_grad():
+        for name, tensor in own.items():
+            if name not in other:
+                continue
+            piece = piece_of(tensor)
+            here = piece.tensor
+            part = stored.part(name, piece.offset, tuple(here.shape)) if other is stored else cut(other[name], piece)
+            here.copy_(part)
 
 
 def _load_state(model: nn.Module, state: dict[str, Tensor], where: Path) -> None:
@@ -171,6 +215,9 @@ def _place(tensor: Tensor) -> Any:
     """Where a tensor lives, equal for two names of the same memory; None for what has no memory."""
     if tensor.numel() == 0 or tensor.device.type == "meta":
         return None
+    if is_spread(tensor):
+        # This process may have nothing of it, but even that has a storage of its own.
+        return tensor.to_local().untyped_storage()._cdata, tuple(tensor.shape)  # type: ignore[attr-defined]
     return tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
 
 

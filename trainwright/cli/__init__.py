@@ -3,6 +3,7 @@
 from trainwright.cli import checkpoints as checkpoints  # registers its commands
 from trainwright.cli import experiments as experiments  # registers its commands
 from trainwright.cli import exports as exports  # registers its commands
+from trainwright.cli import launching as launching  # registers its commands
 from trainwright.cli import recipes as recipes  # registers its commands
 from trainwright.cli.app import main
 

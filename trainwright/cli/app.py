@@ -10,6 +10,7 @@ import shlex
 import shutil
 import signal
 import sys
+import threading
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -44,7 +45,8 @@ def main() -> None:
         app()
     except Preempted:
         # Everything is saved; a scheduler that asks once more must not turn 75 into a death by signal.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise
 
 

@@ -1,4 +1,4 @@
-"""Commands about experiments: train, resume, evaluate, predict, check, launch, ls, cp."""
+"""Commands about experiments: train, resume, evaluate, predict, check, ls, cp."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from trainwright.cli.app import BAD_USAGE, FAILED, INTERRUPTED, app, program
-from trainwright.core.errors import Preempted
+from trainwright.core.errors import Preempted, lost_a_peer
 
 #: Words that typer does not know are the experiment's: section.key=value, --section.key value.
 _OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -151,30 +151,6 @@ def check(context: typer.Context, experiment: ExperimentFile, trust: Trust = Fal
         typer.echo(f"Ready: {shlex.join([*program(), 'train', str(experiment), *context.args, *allowed])}")
 
 
-@app.command(context_settings={**_OVERRIDES, "allow_interspersed_args": False})
-def launch(
-    context: typer.Context,
-    file: Annotated[
-        Path,
-        typer.Argument(
-            help="An experiment.yaml, the folder of a run or a Python script; its own words follow.", exists=True
-        ),
-    ],
-    processes: Annotated[int, typer.Option("--nproc", "-N", min=1, help="Processes on this machine.")] = 1,
-    cpu: Annotated[bool, typer.Option("--cpu", help="Hide the GPUs.")] = False,
-) -> None:
-    """Run an experiment or a script in several processes (torchrun); the exit code is that of the processes."""
-    from trainwright.launch.torchrun import launch as run_command
-    from trainwright.launch.torchrun import torchrun_command
-
-    is_script = file.suffix == ".py"
-    verb = "resume" if file.is_dir() else "train"
-    script = [str(file), *context.args] if is_script else ["-m", "trainwright", verb, str(file), *context.args]
-    alone = [sys.executable, *script]
-    command = alone if processes == 1 else torchrun_command(script, processes=processes)
-    raise typer.Exit(run_command(command, environment={"CUDA_VISIBLE_DEVICES": ""} if cpu else None))
-
-
 @app.command("ls")
 def list_examples() -> None:
     """List the experiments that come with trainwright."""
@@ -206,12 +182,8 @@ def _import_files(files: list[Path] | None) -> None:
 
 
 def _rerun_command(words: list[str]) -> str:
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    if processes > 1 and words[:1] in (["train"], ["resume"]):
-        # One of several that launch started: alone it would be another run.
-        hidden = ["--cpu"] if os.environ.get("CUDA_VISIBLE_DEVICES") == "" else []
-        words = ["launch", "-N", str(processes), *hidden, *words[1:]]
-    return shlex.join([*program(), *words])
+    # One of several that launch started: alone it would be another run.
+    return os.environ.get("TRAINWRIGHT_LAUNCHED_BY") or shlex.join([*program(), *words])
 
 
 @contextmanager
@@ -225,12 +197,17 @@ def outcome(go_on: Callable[[], str] | None = None) -> Iterator[None]:
         typer.echo(f"Error: {error}", err=True)
         raise typer.Exit(BAD_USAGE) from None
     except KeyboardInterrupt:
-        typer.echo("Interrupted." + (f" Go on with: {go_on()}" if go_on else ""), err=True)
+        if os.environ.get("RANK", "0") == "0":
+            typer.echo("Interrupted." + (f" Go on with: {go_on()}" if go_on else ""), err=True)
         raise typer.Exit(INTERRUPTED) from None
     except Preempted as stop:
-        typer.echo(f"{stop}" + (f" Go on with: {go_on()}" if go_on else ""), err=True)
+        if os.environ.get("RANK", "0") == "0":
+            # Of several processes all stop, and one speaks.
+            typer.echo(f"{stop}" + (f" Go on with: {go_on()}" if go_on else ""), err=True)
         raise
     except Exception as error:
-        traceback.print_exc()
+        if not lost_a_peer(error):
+            # Otherwise the traceback that matters is another process's.
+            traceback.print_exc()
         typer.echo(f"Failed: {type(error).__name__}: {error}", err=True)
         raise typer.Exit(FAILED) from None

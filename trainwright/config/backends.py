@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-WAYS = ("sp", "ddp")
+WAYS = ("sp", "ddp", "fsdp", "deepspeed")
 PRECISIONS = ("amp", "bf16", "fp16")
 BACKENDS = tuple(
     way if precision is None else f"{way}-{precision}" for way in WAYS for precision in (None, *PRECISIONS)

@@ -4,11 +4,13 @@ import importlib.util
 import logging
 from typing import Any
 
+from trainwright.config.accelerate_launch import warn_of_accelerate_settings
 from trainwright.config.backends import derive_backend
 from trainwright.config.enums import IntervalStrategy, SaveStrategy, SchedulerType
 from trainwright.config.fields import is_ours, ours
 from trainwright.config.fields.logs import NotGiven
 from trainwright.config.intervals import derive_strategies
+from trainwright.config.parallel import derive_parallel
 from trainwright.config.probe import probe_for
 
 BUILT_IN_TRACKERS = ("tensorboard", "wandb", "comet_ml", "aim", "mlflow", "clearml", "dvclive", "jsonl")
@@ -38,8 +40,10 @@ def derive(args: Any) -> None:
     if args.use_cpu:
         args.dataloader_pin_memory = False  # pinning is for copies to an accelerator
     _derive_accumulation(args)
+    derive_parallel(args)
     if is_ours(args, "backend"):
         derive_backend(args, lambda: probe_for(args).supports_bf16(args.device))
+    warn_of_accelerate_settings(args)
 
 
 def _derive_evaluation(args: Any) -> None:

@@ -28,7 +28,6 @@ def _all(status: Status, note: str, names: str) -> dict[str, Field]:
     return {name: Field(status, note) for name in names.split()}
 
 
-_LATER = "strategies for several devices arrive in a later release; remove it to train on one device"
 _TRACKIO = 'only transformers\' Trackio callback reads it, with report_to="trackio"'
 TRACKIO = ("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id")
 _SCRIPT = "a flag for scripts, as in transformers; the Trainer does not read it"
@@ -96,16 +95,14 @@ HF: dict[str, Field] = {
         "train_sampling_strategy length_column_name",
     ),
     **_all("acts", "several processes, as torchrun starts them", "ddp_backend ddp_timeout"),
-    **_all(
-        "no effect",
-        "nothing wraps the model: gradients are summed after a step's last backward pass",
-        "ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph",
-    ),
+    **_all("acts", "DistributedDataParallel", "ddp_find_unused_parameters ddp_bucket_cap_mb ddp_static_graph"),
+    "ddp_broadcast_buffers": Field("no effect", "buffers that steps change are those of the first process after each"),
     "local_rank": Field("no effect", "read the property local_process_index instead"),
     "use_cpu": Field("acts", "keeps everything on the CPU"),
     "accelerator_config": Field("acts", "accumulation steps are taken over; the rest has no meaning here"),
-    **_all("refused", _LATER, "fsdp deepspeed parallelism_config"),
-    "fsdp_config": Field("no effect", "it is read only when fsdp is on"),
+    **_all("acts", "parameters sharded over processes by FSDP2", "fsdp fsdp_config"),
+    "deepspeed": Field("acts", "DeepSpeed's ZeRO, stages 1 to 3"),
+    "parallelism_config": Field("acts", "tp_size and dp_shard_size; other ways of splitting are refused"),
     **_all(
         "acts",
         "memory",
@@ -141,6 +138,7 @@ SEQ2SEQ: dict[str, Field] = {
 NATIVE: dict[str, Field] = {
     "micro_batch": Field("acts", "batches run in pieces of this many samples, or of as many as fit"),
     "backend": Field("acts", "one process, or those that torchrun starts; and the precision"),
+    "tensor_parallel_size": Field("acts", "layers cut over processes, for models that carry a plan"),
     "max_tokens_per_batch": Field("acts", "batches by token budget"),
     "set_grads_to_none": Field("acts", "gradients after a step: none, or zeros"),
     **_all("acts", "trackers", "tracker_options tags"),

@@ -14,6 +14,10 @@ class DeviceProbe(Protocol):
         """The device one process trains on, number ``index`` of this machine's."""
         ...
 
+    def device_count(self) -> int:
+        """Accelerators of this machine."""
+        ...
+
     def n_gpu(self, use_cpu: bool) -> int:
         """Accelerators this process uses: 0 or 1."""
         ...

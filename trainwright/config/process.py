@@ -8,7 +8,7 @@ from typing import Any
 
 from trainwright.config.backends import place_from_environment
 from trainwright.config.enums import ParallelMode
-from trainwright.config.fields import AllFields
+from trainwright.config.fields import AllFields, ours
 from trainwright.config.fields.logs import LOG_LEVELS
 from trainwright.config.probe import probe_for
 
@@ -29,7 +29,11 @@ class ProcessView(AllFields):
     @property
     def device(self) -> Any:
         """The device this process trains on. Loads the framework."""
-        return probe_for(self).device(self.use_cpu, self.local_process_index)
+        probe, index = probe_for(self), self.local_process_index
+        if index and self.ddp_backend == "gloo" and not self.use_cpu:
+            # NCCL wants a device for each process, gloo does not mind.
+            index %= max(probe.device_count(), 1)
+        return probe.device(self.use_cpu, index)
 
     @property
     def n_gpu(self) -> int:
@@ -50,6 +54,11 @@ class ProcessView(AllFields):
     def world_size(self) -> int:
         """Processes in the run."""
         return place_from_environment().world_size
+
+    @property
+    def data_processes(self) -> int:
+        """Processes among which every batch is shared out: all, or one of each group that computes layers together."""
+        return max(self.world_size // ours(self, "tensor_parallel_size"), 1)
 
     @property
     def process_index(self) -> int:

@@ -137,7 +137,7 @@ def _apply_backend(args: Any, old: str, value: Any) -> None:
         raise ValueError(f"{old}='apex' cannot be honoured: torch's own mixed precision replaced it; use fp16=True.")
 
 
-_ONE_DEVICE = "strategies for several devices arrive in a later release"
+_IN_CONFIG = "say it in fsdp_config, as transformers does now"
 
 RULES: dict[str, Rule] = {
     "evaluation_strategy": _renamed("eval_strategy", "no"),
@@ -183,8 +183,8 @@ RULES: dict[str, Rule] = {
     "mp_parameters": _refused("", "SageMaker model parallelism is not supported", harmless=({}, "{}")),
     "tpu_num_cores": _refused(None, "TPUs are not supported"),
     "tpu_metrics_debug": _refused(False, "TPUs are not supported"),
-    "fsdp_min_num_params": _refused(0, _ONE_DEVICE),
-    "fsdp_transformer_layer_cls_to_wrap": _refused(None, _ONE_DEVICE),
+    "fsdp_min_num_params": _refused(0, _IN_CONFIG),
+    "fsdp_transformer_layer_cls_to_wrap": _refused(None, _IN_CONFIG),
 }
 
 

@@ -11,6 +11,7 @@ from trainwright.config.fields.distributed import DDP_BACKENDS
 from trainwright.config.fields.logs import LOG_LEVELS
 from trainwright.config.fields.survival import FORMAT_VARIABLE
 from trainwright.config.intervals import TOPICS
+from trainwright.config.parallel import check_parallel
 from trainwright.config.probe import probe_for
 from trainwright.config.profile import parse_profile
 from trainwright.config.registry import registered, split_reference, suggestion
@@ -260,6 +261,7 @@ CHECKS: tuple[Callable[[Any], None], ...] = (
     check_native,
     check_restarts,
     check_survival,
+    check_parallel,
 )
 
 

@@ -28,6 +28,13 @@ class Engine(Protocol):
     #: Whether no other process takes part in a step.
     is_alone: bool
 
+    #: Whether every process must run as many forward and backward passes in a step as the others.
+    runs_in_step: bool
+
+    def most(self, number: int) -> int:
+        """The largest ``number`` of any process."""
+        ...
+
     def sum_counts(self, count: Any) -> Any:
         """``count`` summed over all processes."""
         ...

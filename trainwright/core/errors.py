@@ -58,3 +58,18 @@ class Rewind(BaseException):
     def __init__(self, step: int, batches: list[tuple[int, list[int]]]) -> None:
         super().__init__(step)
         self.step, self.batches = step, batches
+
+
+def lost_a_peer(error: BaseException) -> bool:
+    """Whether another process of the run is gone, and this error only says so.
+
+    >>> lost_a_peer(RuntimeError("gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer."))
+    True
+    """
+    # gloo has no type of its own; NCCL's and the store's are torch's, which is not imported here.
+    if type(error).__name__ in ("DistBackendError", "DistNetworkError"):
+        return True
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(
+        words in text for words in ("onnection closed by peer", "onnection reset by peer", "gloo/transport")
+    )

@@ -74,6 +74,11 @@ class MicroBatching:
         if self.good_steps >= self.patience:
             self.parts, self.good_steps, self.is_trying = self.parts // 2, 0, True
 
+    def settle(self, rows: int) -> None:
+        """Keep to the cut found for batches of ``rows`` samples: from now on an error is one."""
+        self.limit, self.automatic = math.ceil(rows / self.parts_for(rows)), False
+        self.parts = 1
+
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _REMEMBERED}
 

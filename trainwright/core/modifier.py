@@ -78,6 +78,8 @@ class Modifier(TrainerCallback):
     changes_structure = False
     #: Whether it works on whole weights only, not on shards of them.
     needs_whole_tensors = False
+    #: Whether other parameters take part in a step than before, or gradients are taken besides those of steps.
+    changes_graph = False
     #: Whether this decides the learning rate; the run's own schedule then stays out of it.
     sets_learning_rate = False
     #: Set by the Trainer; a loop written by hand passes it with each call.

@@ -20,6 +20,11 @@ from trainwright.core.errors import StopRequested
 
 logger = logging.getLogger("trainwright")
 
+#: Names a file whose presence asks for a stop, for trainings outside the main thread (Ray's are).
+STOP_FILE = "TRAINWRIGHT_STOP_FILE"
+#: Seconds between looks at it: it may lie on a network drive.
+_LOOK_EVERY = 1.0
+
 _NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
 #: Whoever presses Ctrl-C this often wants out now, checkpoint or not.
 _IMPATIENT = 3
@@ -50,6 +55,8 @@ class StopRequests:
         self._served = False
         self._previous: dict[int, Any] = {}
         self._listener: _Listener | None = None
+        self._file: str | None = None
+        self._next_look = 0.0
 
     def __enter__(self) -> StopRequests:
         self._began = time.monotonic()
@@ -70,6 +77,10 @@ class StopRequests:
 
     def _install(self) -> None:
         if threading.current_thread() is not threading.main_thread():
+            self._file = os.environ.get(STOP_FILE)
+            if self._file is not None:
+                logger.info("train() runs outside the main thread: whoever launched it asks for a stop by a file.")
+                return
             logger.warning(
                 "train() runs outside the main thread, where Python delivers no signals: SIGTERM will not save. "
                 "Stop it through control.should_training_stop or max_hours."
@@ -98,7 +109,7 @@ class StopRequests:
     @property
     def asked(self) -> bool:
         """Whether a stop is wanted."""
-        return self._received is not None or self._time_is_up()
+        return self._received is not None or self._time_is_up() or self._file_asks()
 
     def raise_if_asked(self) -> None:
         """Leave the loop if a stop is wanted."""
@@ -108,6 +119,16 @@ class StopRequests:
         if self._time_is_up():
             assert self._max_seconds is not None
             raise StopRequested(f"max_hours={self._max_seconds / 3600:g}")
+        if self._file_asks():
+            raise StopRequested("the launcher")
+
+    def _file_asks(self) -> bool:
+        if self._file is None or time.monotonic() < self._next_look:
+            return False
+        if os.path.exists(self._file):
+            return True
+        self._next_look = time.monotonic() + _LOOK_EVERY
+        return False
 
     def _time_is_up(self) -> bool:
         return self._max_seconds is not None and time.monotonic() - self._began >= self._max_seconds

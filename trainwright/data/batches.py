@@ -15,6 +15,7 @@ import torch
 from torch.utils.data import Sampler
 
 from trainwright.data.order import Replay, mixed_seed, seeded, set_epoch_of
+from trainwright.data.sharding import ShardedOrder
 
 # One window is sorted at a time. This many batches make neighbours in it similar in length, while a sample's company
 # still changes from epoch to epoch.
@@ -34,9 +35,13 @@ class ResumableBatches(Sampler[list[int]]):
         self._start_sample: int | None = None
         self._left_out: Collection[int] = ()
 
-    @property
-    def ends_with_filler(self) -> bool:
-        """Whether the last batch is there only to keep this process in step with others."""
+    def ends_with_filler(self, sample: int | None = None) -> bool:
+        """Whether the last batch is there only to keep this process in step with others.
+
+        ``sample`` is what ``start_at`` was told, where the epoch did not start at its start.
+        """
+        if sample is not None and isinstance(self.sampler, ShardedOrder):
+            return self.sampler.fills_after(sample)
         return bool(getattr(self.sampler, "ends_with_filler", False))
 
     def set_epoch(self, epoch: int) -> None:
@@ -47,7 +52,8 @@ class ResumableBatches(Sampler[list[int]]):
         """Let the next iteration, and only that one, begin with batch number ``batches``.
 
         ``sample`` makes that batch begin with this sample of the epoch, where batches have a fixed size; without it the
-        batches before are taken to be whole ones. Batches whose numbers are in ``leave_out`` do not come.
+        batches before are taken to be whole ones. With several processes it counts the samples of all (or the batches
+        of all, where whole batches are shared out). Batches whose numbers are in ``leave_out`` do not come.
         """
         if batches < 0:
             raise ValueError(f"start_at counts batches from 0, got {batches}")
@@ -94,11 +100,19 @@ class FixedBatches(ResumableBatches):
         return self.batches_after(0)
 
     def batches_after(self, sample: int) -> int:
-        """How many batches the samples from number ``sample`` on make."""
-        left = max(len(self.sampler) - sample, 0)
+        """How many batches the samples from number ``sample`` on make.
+
+        Of several processes: the batches of this one, after ``sample`` samples of all.
+        """
+        if isinstance(self.sampler, ShardedOrder):
+            left = self.sampler.length_after(sample)
+        else:
+            left = max(len(self.sampler) - sample, 0)
         return left // self.batch_size if self.drop_last else math.ceil(left / self.batch_size)
 
     def _batches_from(self, start: int, sample: int | None) -> Iterator[list[int]]:
+        if sample is not None and isinstance(self.sampler, ShardedOrder):
+            return self._cut(iter(self.sampler.indices_after(sample)))
         first = start * self.batch_size if sample is None else sample
         return self._cut(itertools.islice(iter(self.sampler), first, None))
 
@@ -123,8 +137,7 @@ class ReplayedBatches(ResumableBatches):
     def __len__(self) -> int:
         return len(self.batch_sampler)
 
-    @property
-    def ends_with_filler(self) -> bool:
+    def ends_with_filler(self, sample: int | None = None) -> bool:
         return bool(getattr(self.batch_sampler, "ends_with_filler", False))
 
     def _batches_from(self, start: int, sample: int | None) -> Iterator[list[int]]:

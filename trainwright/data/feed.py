@@ -8,20 +8,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from trainwright.data.batches import FixedBatches
+from trainwright.config.backends import ALONE, Place
+from trainwright.core.filler import Filler
 from trainwright.data.loader import Loader
 from trainwright.data.order import set_epoch_of
 from trainwright.data.position import (
-    LastBatch,
+    Facts,
     Start,
     facts_of,
-    recut,
-    samples_before,
+    left_out_now,
+    place_of_all,
     start_from,
     starts_by_index,
+    units_in_epoch,
 )
-from trainwright.data.seeding import AllStates, StreamRun, plain_states
-from trainwright.data.streams import StreamState
+from trainwright.data.reading import StreamPlace, StreamReader, of_process
 
 logger = logging.getLogger("trainwright")
 
@@ -38,10 +39,8 @@ class _Mark(NamedTuple):
 
     epoch: int
     batches: int = 0
-    #: The last batch before it, or what a checkpoint said of it; streams only.
-    last_batch: LastBatch | str | None = None
-    #: The stream's own state there, if it gives one: ``state``, ``random`` and ``ended``.
-    stream: dict[str, Any] | None = None
+    #: Where a stream stands there.
+    place: StreamPlace = StreamPlace()
 
 
 class TrainFeed:
@@ -58,6 +57,9 @@ class TrainFeed:
         draw: Takes the batches of a group from an iterator; may be a user's ``get_batch_samples``.
         seed: Data seed, for a loader that is not ours (ours knows it).
         poll: Called at least every half second while waiting for a loader's workers; what it raises ends the wait.
+        process: Which of several processes this is; the loader gives its part of the data.
+        agree: Whether any process says True. Asked once a step where processes cannot know by themselves whether others
+            still have data.
     """
 
     def __init__(
@@ -70,6 +72,8 @@ class TrainFeed:
         draw: Draw = take,
         seed: int = 0,
         poll: Callable[[], None] | None = None,
+        process: Place = ALONE,
+        agree: Callable[[bool], bool] | None = None,
     ) -> None:
         self.loader = loader
         self.accumulation = accumulation
@@ -80,9 +84,11 @@ class TrainFeed:
         self._seed = loader.seed if isinstance(loader, Loader) else seed
         if poll is not None and isinstance(loader, Loader):
             loader.poll = poll
+        self._process = process
         self._by_index = starts_by_index(loader)
-        self._ends_with_filler = getattr(getattr(loader, "batch_sampler", None), "ends_with_filler", False)
-        self._state = None if self._by_index else StreamState(loader)
+        self._reader = None if self._by_index else StreamReader(loader, self._seed)
+        self._agree = agree if self._facts().split == "itself" else None
+        self._ends_with_filler = self._got_filler = self._got_own = False
         self._left_out: dict[int, set[int]] = {}
         self._now = self._before = _Mark(0)
         self._start: Start | None = None
@@ -90,8 +96,6 @@ class TrainFeed:
         self._starts: dict[int, Start] = {}
         self._after_skip: Callable[[], None] | None = None
         self.epoch_is_over = self._end_was_announced = self._has_said_how = False
-        self._run: Any = None
-        self._raw: Any = None
         # Without a length, an "epoch" in the progress display is the whole planned run, as in HF.
         self._denominator = batches_per_epoch or max(steps_if_unsized * accumulation, 1)
 
@@ -105,20 +109,26 @@ class TrainFeed:
         """
         mark = self._before if before_last_group else self._now
         if self.epoch_is_over:
-            stream = mark.stream and {**mark.stream, "random": None, "ended": False}
-            mark = _Mark(mark.epoch + 1, stream=stream)
-        digest = mark.last_batch.digest() if isinstance(mark.last_batch, LastBatch) else mark.last_batch
+            mark = _Mark(mark.epoch + 1, place=mark.place.after_epoch())
         self._say_how_it_resumes()
+        facts = self._facts()
         return {
             "epoch": mark.epoch,
             "batches": mark.batches,
-            "samples": self._samples_before(mark.batches),
-            **facts_of(self.loader, self.accumulation, self._seed)._asdict(),
-            "last_batch": digest,
-            "stream": mark.stream and {**mark.stream, "random": _plain_random(mark.stream["random"])},
+            **place_of_all(self.loader, mark.batches, self._first, facts),
+            **facts._asdict(),
+            **mark.place.as_json(is_own=facts.split == "itself"),
             "left_out": {str(epoch): sorted(numbers) for epoch, numbers in sorted(self._left_out.items()) if numbers},
             "end_was_announced": self._end_was_announced,
         }
+
+    def position_of_all(self, gather: Callable[[Any], list[Any]]) -> dict[str, Any]:
+        """As ``position``, with what only the other processes know of theirs; every process must call it."""
+        position = self.position()
+        if self._by_index or self._process.world_size == 1:
+            return position
+        own = {name: position[name] for name in StreamPlace._fields}
+        return {**position, "of_process": gather(own)}
 
     def start_at(
         self,
@@ -132,19 +142,22 @@ class TrainFeed:
         ``after_skip`` is called before the first batch is fetched: reading past samples may draw random numbers.
         Raises ``ValueError`` if the data or its settings have changed so that the place cannot be found.
         """
-        start = Start(0)
-        if not restart_epoch:
-            start = start_from(position, facts_of(self.loader, self.accumulation, self._seed), self.loader)
+        facts = self._facts()
+        position = of_process(position, facts, self._process.rank)
+        start = Start(0) if restart_epoch else start_from(position, facts, self.loader)
         self.epoch = position["epoch"]
-        self._restore_left_out(position, start)
+        for epoch, numbers in left_out_now(position, facts, start).items():
+            self.leave_out(epoch, numbers)
         self._start = self._first = self._starts[self.epoch] = start
         self.consumed = start.batches
         stream = None if restart_epoch else position["stream"]
-        if not start.batches and not (self._state and self._state.works):
+        if not start.batches and not (self._reader and self._reader.state.works):
             # At the start of an epoch any data will do.
             stream = None
         digest = position["last_batch"] if start.is_comparable and start.batches else None
-        self._now = self._before = _Mark(self.epoch, start.batches, digest, stream)
+        # Only where each process reads a part of its own may it have read less than it was given.
+        read = position.get("read") if facts.split == "itself" and start.batches else None
+        self._now = self._before = _Mark(self.epoch, start.batches, StreamPlace(read, digest, stream))
         self._after_skip = after_skip
         self.epoch_is_over, self._end_was_announced = False, bool(position.get("end_was_announced"))
         if start.batches and getattr(self.loader, "num_workers", 0) and not getattr(self.loader, "in_order", True):
@@ -187,7 +200,7 @@ class TrainFeed:
         if first.sample is None:
             return self.epoch + self.consumed / self._denominator
         # Batches before the first had another size, so they are counted by their samples.
-        done = first.sample / max(len(self.loader.batch_sampler.sampler), 1)
+        done = first.sample / max(units_in_epoch(self.loader.batch_sampler), 1)
         left, all_left = self._denominator - self.consumed, max(self._denominator - first.batches, 1)
         return self.epoch + 1 - (1 - done) * left / all_left
 
@@ -197,7 +210,7 @@ class TrainFeed:
         return self._next_number(self.consumed) >= self.batches_per_epoch
 
     def on_filler(self) -> bool:
-        return self._ends_with_filler and self.on_last_group()
+        return self._got_filler or (self._ends_with_filler and self.on_last_group())
 
     def steps_left_in_epoch(self) -> int:
         """Optimizer steps from here to the end of the epoch; 0 for data without a length."""
@@ -217,18 +230,30 @@ class TrainFeed:
         if self._after_skip is not None:
             self._after_skip()
             self._after_skip = None
-        while group := self.draw(batches, self.accumulation):
+        while group := self._next_group(batches):
             self._before, self._now = self._now, self._mark(has_read=True)
             yield group
         # The end of a stream is a state of its own, unless it was there from the start.
-        self._now = self._now._replace(batches=self.consumed) if self._run is None else self._mark(has_read=True)
+        is_read = self._reader is not None and self._reader.is_open
+        self._now = self._mark(has_read=True) if is_read else self._now._replace(batches=self.consumed)
+
+    def _next_group(self, batches: Iterator[Any]) -> list[Any]:
+        self._got_filler = self._got_own = False
+        group = self.draw(batches, self.accumulation)
+        if self._agree is None or not self._agree(bool(group)) or group:
+            return group
+        assert self._reader is not None
+        self._got_filler = True
+        self.consumed += 1
+        return [self._reader.filler()]
 
     def _begin(self) -> None:
         """Set the counters to where the epoch starts or goes on."""
         if self._start is None:
             self._first = Start(0)
             self._now = self._before = _Mark(self.epoch)
-        self._start = self._raw = None
+        self._start = None
+        self._ends_with_filler = self._by_index and self.loader.batch_sampler.ends_with_filler(self._first.sample)
         self.consumed = self._now.batches
         self.epoch_is_over = self._end_was_announced = False
         if self.batches_per_epoch is not None:
@@ -243,65 +268,15 @@ class TrainFeed:
 
     def _open(self) -> Iterator[Any]:
         """The batches from the present mark on."""
-        mark, self._run = self._now, None
-        if self._by_index:
-            left_out = frozenset(self._left_out.get(mark.epoch, ()))
-            self.loader.start_at(mark.batches, sample=self._first.sample, leave_out=left_out)
-            self._unfetched = left_out
+        mark = self._now
+        self._unfetched = frozenset(self._left_out.get(mark.epoch, ())) if self._by_index else frozenset()
+        if self._reader is None:
+            self.loader.start_at(mark.batches, sample=self._first.sample, leave_out=self._unfetched)
             return iter(self.loader)
-        self._unfetched = frozenset()
-        if mark.stream is not None:
-            return self._open_by_state(mark.stream)
-        self._run = self._fresh_run()
-        if mark.batches:
-            self._read_past(mark)
-        self._now = self._before = self._mark(has_read=False)
-        return self._run
-
-    def _open_by_state(self, stream: dict[str, Any]) -> Iterator[Any]:
-        assert self._state is not None
-        if not self._state.works:
-            raise ValueError(
-                f"the checkpoint holds the state of a stream that cannot be put back: {self._state.reason}; give the "
-                "data as it was, or set ignore_data_skip=True to start the interrupted epoch anew"
-            )
-        self._state.load(stream["state"])
-        if stream["ended"]:
-            # The next pass belongs to the next epoch.
-            return iter(())
-        self._run = self._fresh_run()
-        if stream["random"] is not None:
-            self._run.random.load(_plain_random(stream["random"]))
-        return self._run
-
-    def _fresh_run(self) -> Any:
-        """A pass over the stream from its start (or from the state it was given), under random numbers of its own."""
-        if isinstance(self.loader, Loader):
-            return iter(self.loader)
-        return StreamRun(lambda: iter(self.loader), self._seed, self.epoch)
-
-    def _read_past(self, mark: _Mark) -> None:
-        assert self._state is not None
-        logger.info(
-            "Resuming in the middle of epoch %d reads past %d batches first: %s.",
-            mark.epoch,
-            mark.batches,
-            self._state.reason or "it gave no state when the checkpoint was saved",
-        )
-        count = 0
-        for batch in islice(self._run, mark.batches):
-            self._raw = batch
-            count += 1
-        repeats = count == mark.batches
-        if repeats and isinstance(mark.last_batch, str):
-            repeats = LastBatch(self._raw).digest() == mark.last_batch
-        if not repeats:
-            raise ValueError(
-                f"the training data of epoch {mark.epoch} did not repeat itself: read again, its batch number "
-                f"{mark.batches} is not what it was before the run was interrupted. Give the stream a fixed seed, or "
-                "state_dict() and load_state_dict(), to resume it exactly; ignore_data_skip=True goes on without, from "
-                "the start of the epoch"
-            )
+        batches = self._reader.open(mark.epoch, mark.place, mark.batches, self._first.slack)
+        if mark.place.stream is None:
+            self._now = self._before = self._mark(has_read=False)
+        return batches
 
     def _numbered(self, batches: Iterator[Any]) -> Iterator[Any]:
         """``batches`` without those left out, counted."""
@@ -310,27 +285,26 @@ class TrainFeed:
         for batch in batches:
             while number in unfetched:
                 number += 1
-            self._raw = batch
             number += 1
             self.consumed = number
-            if number - 1 not in left_out:
-                yield batch
+            if number - 1 in left_out:
+                continue
+            if isinstance(batch, Filler):
+                if self._got_own:
+                    # Its step has samples of this process, so nothing has to take their place.
+                    continue
+                self._got_filler, batch = True, batch.batch
+            self._got_own = True
+            yield batch
         while number in unfetched and (self.batches_per_epoch is None or number < self.batches_per_epoch):
             number += 1
         self.consumed = number
 
     def _mark(self, *, has_read: bool) -> _Mark:
         """The present place."""
-        state = self._state
-        if state is None:
+        if self._reader is None:
             return _Mark(self.epoch, self.consumed)
-        stream = None
-        if state.works and isinstance(self._run, StreamRun):
-            taken = state.snapshot(has_read=has_read)
-            if taken is not None:
-                stream = {"state": taken, "random": self._run.random.snapshot(), "ended": self._run.ended}
-        last = None if self._raw is None else LastBatch(self._raw)
-        return _Mark(self.epoch, self.consumed, last, stream)
+        return _Mark(self.epoch, self.consumed, self._reader.place(has_read=has_read))
 
     # ---- details
 
@@ -340,49 +314,33 @@ class TrainFeed:
             number += 1
         return number
 
-    def _samples_before(self, batches: int) -> int | None:
-        sampler = getattr(self.loader, "batch_sampler", None)
-        if not self._by_index or not isinstance(sampler, FixedBatches):
-            return None
-        first = self._first
-        if first.sample is None or batches < first.batches:
-            return samples_before(sampler, batches)
-        return min(first.sample + (batches - first.batches) * sampler.batch_size, len(sampler.sampler))
+    def _facts(self) -> Facts:
+        return facts_of(self.loader, self.accumulation, self._seed, self._process.world_size)
 
     def _samples_of(self, epoch: int, first: int, last: int) -> list[Any] | None:
         if not self._by_index or (self.loader.num_workers and not self.loader.in_order):
             return None
         sampler, start = self.loader.batch_sampler, self._starts.get(epoch, Start(0))
-        sample = start.sample
-        if sample is not None:
-            sample += (first - start.batches) * sampler.batch_size
+        if start.sample is None:
+            start = Start(first)
         now = sampler.epoch
         if now != epoch:
             sampler.set_epoch(epoch)
         try:
-            return [index for _, batch in islice(sampler.numbered(first, sample), last - first + 1) for index in batch]
+            batches = islice(
+                sampler.numbered(start.batches, start.sample), first - start.batches, last + 1 - start.batches
+            )
+            return [index for _, batch in batches for index in batch]
         finally:
             if now != epoch:
                 sampler.set_epoch(now)
 
-    def _restore_left_out(self, position: Mapping[str, Any], start: Start) -> None:
-        """Join what the checkpoint leaves out to what was left out since."""
-        old, new = position["batch_size"], facts_of(self.loader, self.accumulation, self._seed).batch_size
-        for epoch, numbers in position["left_out"].items():
-            chosen = set(numbers)
-            if old and new and old != new:
-                is_current = int(epoch) == position["epoch"] and position["samples"] is not None
-                old_zero = position["samples"] - position["batches"] * old if is_current else 0
-                new_zero = position["samples"] - start.batches * new if is_current else 0
-                # Rather a few good samples too many than a bad one.
-                chosen = recut(chosen, old, new, old_zero - new_zero)
-            self._left_out.setdefault(int(epoch), set()).update(chosen)
-
     def _say_how_it_resumes(self) -> None:
-        if self._state is None or self._state.works or self._has_said_how:
+        if self._reader is None or self._reader.state.works or self._has_said_how:
             return
         self._has_said_how = True
-        logger.info("A run resumed in the middle of an epoch will read that epoch again: %s.", self._state.reason)
+        reason = self._reader.state.reason
+        logger.info("A run resumed in the middle of an epoch will read that epoch again: %s.", reason)
 
 
 def set_epoch(loader: Any, epoch: int) -> None:
@@ -392,8 +350,3 @@ def set_epoch(loader: Any, epoch: int) -> None:
         return
     for part in ("batch_sampler", "sampler", "dataset"):
         set_epoch_of(getattr(loader, part, None), epoch)
-
-
-def _plain_random(states: Any) -> Any:
-    """Generator states as JSON; those that come from a checkpoint are so already."""
-    return plain_states(states) if isinstance(states, AllStates) else states

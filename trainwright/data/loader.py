@@ -11,14 +11,17 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable, Collection, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from trainwright.config.backends import Place
 from trainwright.data.batches import FixedBatches, ResumableBatches, TokenBudgetBatches
 from trainwright.data.columns import DropColumnsCollator
+from trainwright.data.iterables import Iterated, as_iterable, has_length, is_iterable
 from trainwright.data.lengths import sample_lengths
 from trainwright.data.order import (
     LengthGroupedOrder,
@@ -30,8 +33,9 @@ from trainwright.data.order import (
     seeded,
     set_epoch_of,
 )
-from trainwright.data.seeding import CollatedStream, MapFetch, StreamRun
+from trainwright.data.seeding import CollatedStream, MapFetch, StreamRandom, StreamRun
 from trainwright.data.sharding import ShardedRows
+from trainwright.data.stream_sharing import SharedStream, Split, StreamForWorkers, StreamShare, rounds_of, share_of
 from trainwright.data.workers import LoaderNow, WorkerIterator
 
 logger = logging.getLogger("trainwright")
@@ -69,6 +73,7 @@ class Loader(DataLoader[Any]):
         self.fetch_seed = mixed_seed(seed, rank)
         self._now = LoaderNow(poll)
         self._fetch: MapFetch | None = None
+        self._share: StreamShare | None = None
         self._running: weakref.WeakSet[WorkerIterator] = weakref.WeakSet()
 
     @property
@@ -89,8 +94,52 @@ class Loader(DataLoader[Any]):
 
     @property
     def stream_source(self) -> Any:
-        """The iterable dataset as the user gave it."""
-        return self.dataset.source if isinstance(self.dataset, _Iterated) else self.dataset
+        """The iterable dataset that is read, as the user gave it or, of several processes, this one's part."""
+        return self.stream.source if isinstance(self.stream, Iterated) else self.stream
+
+    @property
+    def stream(self) -> Any:
+        """What is iterated: the dataset, or this process's part where it comes in parts."""
+        return self.dataset if self._share is None or self._share.part is None else self._share.part
+
+    @property
+    def split(self) -> Split | None:
+        """How processes share a stream; None where there is one process, or the dataset has an index."""
+        return None if self._share is None else self._share.split
+
+    def share_stream(self, place: Place, *, is_training: bool) -> None:
+        """Let this process have its part of the stream only."""
+        source = self.stream_source
+        share = share_of(source, place, is_training=is_training)
+        if share.split == "stride" and self.worker_init_fn is not None and self.num_workers > 1:
+            raise ValueError(
+                f"worker_init_fn may share {type(source).__name__} out among workers, and several processes have to "
+                "share it too: let its __iter__ do both, by rank and by worker, and set splits_by_process = True on "
+                "it, or use one worker."
+            )
+        self._share = share
+        # Who reads the same stream must read the same; who reads a part of it must not augment it alike.
+        self.fetch_seed = mixed_seed(self.seed, 0 if share.split == "stride" else place.rank)
+
+    def filler(self) -> Any:
+        """A batch for a process that has none, or no further one: a function of the epoch alone."""
+        if self.is_map_style:
+            return MapFetch(self.dataset, self.collate_fn, self.fetch_seed)(self.epoch, [0])
+        with StreamRandom(self.fetch_seed, self.epoch):
+            set_epoch_of(self.dataset, self.epoch)
+            samples = list(islice(iter(self.dataset), 1))
+            if not samples:
+                raise ValueError(
+                    f"{type(self.stream_source).__name__} gave this process no sample and others some: each process "
+                    "must get at least one."
+                )
+            # Two rows, since BatchNorm refuses one.
+            return self.collate_fn(samples[0] if self.batch_size is None else samples * 2)
+
+    def __len__(self) -> int:
+        if self._share is None or self._share.split == "itself":
+            return super().__len__()
+        return rounds_of(self, self._share)
 
     @property
     def sample_order(self) -> list[int] | None:
@@ -107,7 +156,7 @@ class Loader(DataLoader[Any]):
         """Tell the batch sampler, and a dataset that shuffles itself (Hugging Face's streaming ones), the epoch."""
         self._now.epoch = epoch
         set_epoch_of(self.batch_sampler, epoch)
-        set_epoch_of(self.dataset, epoch)
+        set_epoch_of(self.stream, epoch)
 
     def start_at(self, batches: int, *, sample: int | None = None, leave_out: Collection[int] = ()) -> None:
         """Let the next iteration begin with batch number ``batches``, without fetching those before it.
@@ -157,7 +206,7 @@ class Loader(DataLoader[Any]):
         """Batches fetched in this process."""
         if self.is_map_style and self.batch_sampler is not None:
             return self._map_batches(iter(self.batch_sampler))
-        if self.batch_size is None or isinstance(self.dataset, IterDataPipe):
+        if self.split != "stride" and (self.batch_size is None or isinstance(self.dataset, IterDataPipe)):
             # torch's own iterator knows what else these want.
             return StreamRun(super()._get_iterator, self.fetch_seed, self.epoch)
         return StreamRun(self._stream_batches, self.fetch_seed, self.epoch)
@@ -171,8 +220,20 @@ class Loader(DataLoader[Any]):
             yield fetch(epoch, indices)
 
     def _stream_batches(self) -> Iterator[Any]:
+        collate = self._collate_here()
+        if self._share is not None and self._share.split == "stride":
+            seed, epoch = self.fetch_seed, self.epoch
+            return SharedStream(
+                iter(self.dataset), self.batch_size, self.drop_last, collate, self._share, seed=seed, epoch=epoch
+            )
         assert self.batch_size is not None
-        return CollatedStream(iter(self.dataset), self.batch_size, self.drop_last, self._collate_here())
+        return CollatedStream(iter(self.stream), self.batch_size, self.drop_last, collate)
+
+    def for_workers(self) -> StreamForWorkers | None:
+        """What workers iterate, where processes share a stream that all of them read."""
+        if self._share is None or self._share.split == "itself":
+            return None
+        return StreamForWorkers(self, self._share, self.epoch)
 
     def _collate_here(self) -> Collate:
         """The collator, with pinning where asked for."""
@@ -180,24 +241,6 @@ class Loader(DataLoader[Any]):
         if not self.pin_memory or not torch.accelerator.is_available():
             return collate
         return lambda samples: pin_memory(collate(samples))
-
-
-class _Iterated(IterableDataset[Any]):
-    """Lets torch iterate an object that has ``__iter__`` and no index, but is none of its ``IterableDataset``s."""
-
-    def __init__(self, source: Any) -> None:
-        self.source = source
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.source)
-
-    def set_epoch(self, epoch: int) -> None:
-        set_epoch_of(self.source, epoch)
-
-
-class _SizedIterated(_Iterated):
-    def __len__(self) -> int:
-        return len(self.source)
 
 
 def train_loader(
@@ -219,7 +262,7 @@ def train_loader(
         batch_sampler: Which samples make a batch, for a map-style dataset; ``train_batches`` decides if not given.
     """
     if is_iterable(dataset):
-        source = _as_iterable(dataset, args.dataloader_num_workers)
+        source = as_iterable(dataset, args.dataloader_num_workers, _processes(args))
         return _loader(source, collate, args, batch_size=batch_size, drop_last=args.dataloader_drop_last)
     if batch_sampler is None:
         batch_sampler = train_batches(dataset, batch_size, args)
@@ -236,7 +279,8 @@ def eval_loader(
     """
     size = args.per_device_eval_batch_size if batch_size is None else batch_size
     if is_iterable(dataset):
-        return _loader(_as_iterable(dataset, args.dataloader_num_workers), collate, args, batch_size=size)
+        source = as_iterable(dataset, args.dataloader_num_workers, _processes(args))
+        return _loader(source, collate, args, batch_size=size)
     order = SequentialOrder(len(dataset)) if sampler is None else sampler
     return _loader(dataset, collate, args, batch_sampler=FixedBatches(order, size, args.dataloader_drop_last))
 
@@ -256,7 +300,8 @@ def train_order(dataset: Any, batch_size: int, args: Any, model_input_name: str 
     if strategy == "group_by_length" and not getattr(args, "max_tokens_per_batch", None):
         lengths = sample_lengths(dataset, args.length_column_name, model_input_name)
         # The batches of one optimizer step are padded apart but counted together, so they are grouped together.
-        return LengthGroupedOrder(lengths, batch_size * args.gradient_accumulation_steps, data_seed(args))
+        together = args.gradient_accumulation_steps * _processes(args)
+        return LengthGroupedOrder(lengths, batch_size * together, data_seed(args))
     if strategy not in ("random", "group_by_length"):
         raise ValueError(f"train_sampling_strategy={strategy!r} is not one of random, sequential, group_by_length")
     return RandomOrder(len(dataset), data_seed(args))
@@ -291,26 +336,10 @@ def data_seed(args: Any) -> int:
     return int(args.seed if chosen is None else chosen)
 
 
-def is_iterable(dataset: Any) -> bool:
-    """Whether samples come by iterating only."""
-    if isinstance(dataset, IterableDataset):
-        return True
-    return hasattr(dataset, "__iter__") and not hasattr(dataset, "__getitem__")
-
-
 def close_loader(loader: Any) -> None:
     """Stop the workers of a loader of ours; others belong to whoever made them."""
     if isinstance(loader, Loader):
         loader.close()
-
-
-def has_length(dataset: Any) -> bool:
-    """Whether ``len(dataset)`` gives a number."""
-    try:
-        return len(dataset) is not None
-    except (TypeError, AttributeError, NotImplementedError):
-        # Ray's datasets raise AttributeError, and some base classes define a __len__ that only raises.
-        return False
 
 
 def num_examples(loader: Any) -> int:
@@ -321,9 +350,20 @@ def num_examples(loader: Any) -> int:
     return len(loader) * (getattr(loader, "batch_size", None) or 1)
 
 
+def _processes(args: Any) -> int:
+    """Processes that have samples of their own."""
+    return int(getattr(args, "data_processes", 1))
+
+
+def _rank(args: Any) -> int:
+    # Processes that compute layers together have the same samples.
+    together = int(getattr(args, "world_size", 1)) // _processes(args)
+    return int(getattr(args, "process_index", 0) or 0) // max(together, 1)
+
+
 def _loader(dataset: Any, collate: Collate, args: Any, **batching: Any) -> Loader:
     # What an indexed sample draws depends on its index alone, so that any number of processes gives the same samples.
-    rank = 0 if "batch_sampler" in batching else int(getattr(args, "process_index", 0) or 0)
+    rank = 0 if "batch_sampler" in batching else _rank(args)
     return Loader(
         dataset,
         seed=data_seed(args),
@@ -338,22 +378,3 @@ def _loader(dataset: Any, collate: Collate, args: Any, **batching: Any) -> Loade
         in_order=getattr(args, "dataloader_in_order", True),
         **batching,
     )
-
-
-def _as_iterable(dataset: Any, workers: int) -> IterableDataset[Any]:
-    if not isinstance(dataset, IterableDataset):
-        if isinstance(dataset, Iterator):
-            raise ValueError(
-                f"a {type(dataset).__name__} can be iterated only once, so it cannot serve several epochs or a resumed "
-                "run; give an object whose __iter__ starts afresh, or datasets.IterableDataset.from_generator(...)"
-            )
-        dataset = _SizedIterated(dataset) if has_length(dataset) else _Iterated(dataset)
-    if workers > 1 and not hasattr(dataset, "column_names"):
-        # Hugging Face's streaming datasets share the work out by themselves.
-        logger.warning(
-            "%d workers each iterate the whole of %s unless its __iter__ shares the samples out with "
-            "torch.utils.data.get_worker_info(); set dataloader_num_workers to 0 or 1 if it does not.",
-            workers,
-            type(getattr(dataset, "source", dataset)).__name__,
-        )
-    return dataset

@@ -15,6 +15,9 @@ from trainwright.data.batches import FixedBatches, ReplayedBatches, ResumableBat
 from trainwright.data.loader import Loader, has_length
 from trainwright.data.order import LengthGroupedOrder, SeededOrder
 from trainwright.data.plain import tensor_bytes
+from trainwright.data.sharded_batches import ShardedBatches
+from trainwright.data.sharding import ShardedOrder
+from trainwright.data.stream_sharing import EveryNth
 
 logger = logging.getLogger("trainwright")
 
@@ -32,11 +35,24 @@ class Facts(NamedTuple):
     max_tokens: int | None
     #: None where it changes nothing: each batch of a map-style dataset is the same in any worker.
     workers: int | None
+    processes: int
+    #: How processes share a stream; None for one process, and for data with an index.
+    split: str | None
+
+    @property
+    def samples_per_step(self) -> int:
+        """Samples of an optimizer step over all processes."""
+        return (self.batch_size or 1) * self.accumulation * self.processes
 
 
-def facts_of(loader: Any, accumulation: int, seed: int) -> Facts:
+#: What may change in the middle of an epoch.
+_AMOUNTS = ("batch_size", "accumulation", "processes")
+
+
+def facts_of(loader: Any, accumulation: int, seed: int, processes: int = 1) -> Facts:
     """The facts of ``loader``."""
     batches = getattr(loader, "batch_sampler", None)
+    batches = batches.batches if isinstance(batches, ShardedBatches) else batches
     dataset = getattr(loader, "dataset", None)
     by_index = starts_by_index(loader)
     return Facts(
@@ -47,6 +63,8 @@ def facts_of(loader: Any, accumulation: int, seed: int) -> Facts:
         sampling=_sampling(loader),
         max_tokens=getattr(batches, "max_tokens", None) if by_index else None,
         workers=None if by_index else getattr(loader, "num_workers", None),
+        processes=processes,
+        split=None if by_index or processes == 1 else getattr(loader, "split", None) or "itself",
     )
 
 
@@ -55,21 +73,36 @@ def starts_by_index(loader: Any) -> bool:
     return isinstance(loader, Loader) and isinstance(loader.batch_sampler, ResumableBatches)
 
 
+def steps_are_alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether an epoch surely has the same steps at two positions, however their samples are shared out."""
+
+    def steps(place: Mapping[str, Any]) -> tuple[Any, ...]:
+        size, accumulation, processes = (place.get(name) for name in _AMOUNTS)
+        if size is None:
+            return place.get("dataset_length"), None, (accumulation or 1) * (processes or 1)
+        return place.get("dataset_length"), size * (processes or 1), accumulation
+
+    return steps(one) == steps(other)
+
+
 class Start(NamedTuple):
     """Where to go on."""
 
     batches: int
-    #: Sample of the epoch with which batch number ``batches`` begins, where it does not follow from the number.
+    #: Sample of the epoch (of all processes) with which batch number ``batches`` begins, where it does not follow from
+    #: the number; where processes share whole batches, the batch.
     sample: int | None = None
     #: Whether the last batch read past should be the last batch consumed before.
     is_comparable: bool = True
+    #: By how many batches a stream may end too early, since the last before it was not whole.
+    slack: int = 0
 
 
 def start_from(saved: Mapping[str, Any], now: Facts, loader: Any) -> Start:
     """Where ``saved`` is with the present settings; raises where it is nowhere, and says what has changed."""
     changes = _changes(saved, now)
-    amounts = [change for name, change in changes.items() if name in ("batch_size", "accumulation")]
-    others = [change for name, change in changes.items() if name not in ("batch_size", "accumulation")]
+    amounts = [change for name, change in changes.items() if name in _AMOUNTS]
+    others = [change for name, change in changes.items() if name not in _AMOUNTS]
     if saved["batches"] == 0:
         if changes:
             logger.warning("Resuming at the start of an epoch, with changes: %s.", "; ".join(changes.values()))
@@ -87,32 +120,162 @@ def start_from(saved: Mapping[str, Any], now: Facts, loader: Any) -> Start:
 
 def _start_in_epoch(saved: Mapping[str, Any], now: Facts, loader: Any) -> Start:
     batches, samples, size = saved["batches"], saved["samples"], now.batch_size
-    has_same_size = saved["batch_size"] == size
     sampler = getattr(loader, "batch_sampler", None)
-    if samples is not None and size is not None and isinstance(sampler, FixedBatches):
-        number = batches if has_same_size else math.ceil(samples / size)
+    if not starts_by_index(loader):
+        return _start_in_stream(saved, now)
+    if isinstance(sampler, FixedBatches) and samples is not None and size is not None:
+        number = _number_after(samples, now, sampler)
+        if _is_same(saved, now):
+            number = batches
         return Start(number, None if samples == samples_before(sampler, number) else samples)
-    if has_same_size or saved["stream"] is not None:
+    if saved["batch_size"] != size:
+        raise ValueError(
+            f"this run was interrupted in the middle of epoch {saved['epoch']} with batches of {saved['batch_size']} "
+            f"samples, now of {size}, and these batches cannot be cut differently in the middle of an epoch{_FIX}"
+        )
+    if saved["processes"] == now.processes and saved.get("batches_of_all") is None:
+        return Start(batches)
+    of_all = saved.get("batches_of_all")
+    if of_all is None or isinstance(sampler, FixedBatches):
+        raise ValueError(
+            f"this run was interrupted in the middle of epoch {saved['epoch']} with {saved['processes']} processes, "
+            f"now it has {now.processes}, and how its batches are shared among processes is not ours to say{_FIX}"
+        )
+    if not isinstance(sampler, ShardedBatches):
+        return Start(of_all)
+    number = batches if saved["processes"] == now.processes else math.ceil(of_all / now.processes)
+    return Start(number, None if of_all == number * now.processes else of_all)
+
+
+def _is_same(saved: Mapping[str, Any], now: Facts) -> bool:
+    """Whether batches are numbered as they were."""
+    if saved["batch_size"] != now.batch_size or saved["processes"] != now.processes:
+        return False
+    return now.processes == 1 or saved["accumulation"] == now.accumulation
+
+
+def _number_after(samples: int, now: Facts, sampler: FixedBatches) -> int:
+    """The number of the batch that comes after ``samples`` samples of all processes."""
+    if now.processes == 1:
+        return math.ceil(samples / sampler.batch_size)
+    # Of whole steps: only these have the same samples for any number of processes.
+    return math.ceil(samples / now.samples_per_step) * now.accumulation
+
+
+def _start_in_stream(saved: Mapping[str, Any], now: Facts) -> Start:
+    batches, old, size = saved["batches"], saved["batch_size"], now.batch_size
+    was, are = saved["processes"], now.processes
+    if was != are and "itself" in (saved.get("split"), now.split):
+        raise ValueError(
+            f"this run was interrupted in the middle of epoch {saved['epoch']} with {was} processes, now it has {are}, "
+            "and its stream is shared out by its own means (a Hugging Face dataset by its shards, others where they "
+            f"say splits_by_process): what each process had read means nothing to another number of them{_FIX}"
+        )
+    if was != are and 1 in (was, are) and (now.workers or 0) > 1:
+        raise ValueError(
+            f"this run was interrupted in the middle of epoch {saved['epoch']} with {was} processes, now it has {are}, "
+            f"and the {now.workers} workers of a single process read a stream in an order of their own{_FIX}"
+        )
+    if (old == size and was == are) or saved["stream"] is not None:
         # A stream that knows its own state goes on after its last sample, whatever the batches are.
         return Start(batches)
-    old = saved["batch_size"]
-    if starts_by_index(loader) or not old or not size or now.workers:
+    if old != size and (not old or not size or now.workers):
         raise ValueError(
             f"this run was interrupted in the middle of epoch {saved['epoch']} with batches of {old} samples, now of "
             f"{size}, and these batches cannot be cut differently in the middle of an epoch{_FIX}"
         )
-    if batches * old % size:
+    consumed, at_once = batches * (old or 1) * was, (size or 1) * are
+    if consumed % at_once:
+        what = f"batch size was {old} and is {size} now" if was == are else f"there were {was} processes, now {are}"
         raise ValueError(
-            f"batch size was {old} and is {size} now, and the {batches * old} samples consumed in epoch "
-            f"{saved['epoch']} are not a whole number of such batches; choose a batch size that divides them{_FIX}"
+            f"{what}, and the {consumed} samples consumed in epoch {saved['epoch']} are not a whole number of such "
+            f"batches; choose a batch size that divides them{_FIX}"
         )
-    return Start(batches * old // size, is_comparable=False)
+    return Start(consumed // at_once, is_comparable=False, slack=((old or 1) * was - 1) // at_once)
 
 
-def samples_before(sampler: FixedBatches, batches: int) -> int:
-    """How many samples the first ``batches`` batches of an epoch hold."""
-    samples = batches * sampler.batch_size
-    return min(samples, len(sampler.sampler)) if has_length(sampler.sampler) else samples
+_BEGINNING = Start(0)
+
+
+def samples_before(sampler: FixedBatches, batches: int, first: Start = _BEGINNING) -> int:
+    """How many samples (of all processes) the batches up to number ``batches`` hold, where ``first`` was the start."""
+    before = first.sample or 0
+    order = sampler.sampler
+    world = order.world_size if isinstance(order, ShardedOrder) else 1
+    samples = before + (batches - (0 if first.sample is None else first.batches)) * sampler.batch_size * world
+    if isinstance(order, ShardedOrder):
+        return min(samples, order.kept(before))
+    return min(samples, len(order)) if has_length(order) else samples
+
+
+def units_in_epoch(sampler: Any) -> int:
+    """Samples of an epoch, or batches where processes share these whole."""
+    if isinstance(sampler, ShardedBatches):
+        return len(sampler.batches)
+    order = sampler.sampler
+    return len(order.order) if isinstance(order, ShardedOrder) else len(order)
+
+
+def place_of_all(loader: Any, batches: int, first: Start, facts: Facts) -> dict[str, int | None]:
+    """What all processes together have consumed of an epoch, after ``batches`` batches of each.
+
+    None where it cannot be said: what is shared out by somebody else's sampler, and steps that are not whole.
+    """
+    found: dict[str, int | None] = {"samples": None, "batches_of_all": None}
+    if batches < first.batches:
+        # Not in the epoch that was gone on with.
+        first = Start(0)
+    sampler = getattr(loader, "batch_sampler", None)
+    if not starts_by_index(loader):
+        return found
+    if isinstance(sampler, FixedBatches):
+        found["samples"] = _samples_of_all(sampler, batches, first, facts)
+    elif isinstance(sampler, ShardedBatches):
+        skipped = 0 if first.sample is None else first.sample - first.batches * facts.processes
+        found["batches_of_all"] = min(batches * facts.processes + skipped, len(sampler.batches))
+    elif facts.processes == 1:
+        found["batches_of_all"] = batches
+    return found
+
+
+def _samples_of_all(sampler: FixedBatches, batches: int, first: Start, facts: Facts) -> int | None:
+    order = sampler.sampler
+    samples = samples_before(sampler, batches, first)
+    if facts.processes == 1:
+        return samples
+    if not isinstance(order, ShardedOrder) or order.share != sampler.batch_size * facts.accumulation:
+        return None
+    is_whole = (batches - (first.batches if first.sample is not None else 0)) % facts.accumulation == 0
+    return samples if is_whole or samples >= order.kept(first.sample or 0) else None
+
+
+def left_out_now(saved: Mapping[str, Any], now: Facts, start: Start) -> dict[int, set[int]]:
+    """What ``saved`` leaves out, in present batches: rather a few good samples too many than a bad one."""
+    found: dict[int, set[int]] = {}
+    old, new = saved["batch_size"], now.batch_size
+    for epoch, numbers in saved["left_out"].items():
+        chosen = set(numbers)
+        is_current = int(epoch) == saved["epoch"] and saved["samples"] is not None
+        if old and new and not _is_same(saved, now):
+            chosen = _recut_epoch(chosen, saved, now, start if is_current else None)
+        found[int(epoch)] = chosen
+    return found
+
+
+def _recut_epoch(numbers: set[int], saved: Mapping[str, Any], now: Facts, start: Start | None) -> set[int]:
+    old, new = saved["batch_size"], now.batch_size or 1
+    if saved["processes"] == now.processes == 1:
+        groups, made = 1, 1
+    else:
+        # A batch has its samples in several places of the order; those of a whole step are neighbours.
+        groups, made = saved["accumulation"], now.accumulation
+        numbers = {number // groups for number in numbers}
+        old, new = old * groups * saved["processes"], now.samples_per_step
+    shift = 0
+    if start is not None:
+        old_zero = saved["samples"] - saved["batches"] // groups * old
+        shift = old_zero - (saved["samples"] - start.batches // made * new)
+    return {number * made + place for number in recut(numbers, old, new, shift) for place in range(made)}
 
 
 def recut(numbers: set[int], old: int, new: int, shift: int = 0) -> set[int]:
@@ -132,6 +295,7 @@ def _changes(saved: Mapping[str, Any], now: Facts) -> dict[str, str]:
     names = {
         "batch_size": "batch size",
         "accumulation": "gradient accumulation",
+        "processes": "the number of processes",
         "dataset_length": "the dataset's length",
         "seed": "the data seed",
         "sampling": "the way of sampling",
@@ -148,19 +312,26 @@ def _changes(saved: Mapping[str, Any], now: Facts) -> dict[str, str]:
 def _batch_size(loader: Any) -> int | None:
     if not starts_by_index(loader):
         return getattr(loader, "batch_size", None)
-    batches = loader.batch_sampler
+    batches = _whole_batches(loader)
     inner = batches.batch_sampler if isinstance(batches, ReplayedBatches) else batches
     return getattr(inner, "batch_size", None)
+
+
+def _whole_batches(loader: Any) -> Any:
+    batches = loader.batch_sampler
+    return batches.batches if isinstance(batches, ShardedBatches) else batches
 
 
 def _sampling(loader: Any) -> str:
     """What decides which samples come when, in a word or two."""
     if not starts_by_index(loader):
-        return "a stream" if isinstance(loader, Loader) else f"a loader of type {type(loader).__name__}"
-    batches = loader.batch_sampler
+        inner = loader.loader if isinstance(loader, EveryNth) else loader
+        return "a stream" if isinstance(inner, Loader) else f"a loader of type {type(inner).__name__}"
+    batches = _whole_batches(loader)
     if isinstance(batches, ReplayedBatches):
         return type(batches.batch_sampler).__name__
-    order = batches.sampler
+    # However many processes share it, the order is the same.
+    order = batches.sampler.order if isinstance(batches.sampler, ShardedOrder) else batches.sampler
     if isinstance(order, LengthGroupedOrder):
         # Its order depends on how many samples are sorted together.
         return f"{type(order).__name__} by {order.batch_size}"

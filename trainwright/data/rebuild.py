@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sized
-from typing import Any
+from typing import Any, Literal
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
@@ -11,7 +12,14 @@ from trainwright.config.backends import Place
 from trainwright.data.batches import FixedBatches, ReplayedBatches, ResumableBatches
 from trainwright.data.loader import Loader
 from trainwright.data.order import seeded
+from trainwright.data.sharded_batches import ShardedBatches
 from trainwright.data.sharding import ShardedOrder, ShardedRows, is_sharded
+from trainwright.data.stream_sharing import EveryNth, splits_itself
+
+logger = logging.getLogger("trainwright")
+
+#: Samples or batches that processes take turns with; None where each has neighbours.
+Sharing = Literal["samples", "batches"] | None
 
 
 def resumable_loader(loader: Any, seed: int) -> Any:
@@ -30,6 +38,11 @@ def resumable_loader(loader: Any, seed: int) -> Any:
         batching = {"batch_sampler": _resumable(loader.batch_sampler, seed)}
         if batching["batch_sampler"] is None:
             return loader
+    return _like(loader, seed, **batching)
+
+
+def _like(loader: Any, seed: int, **batching: Any) -> Loader:
+    """A ``Loader`` with the settings of ``loader`` and other batches."""
     return Loader(
         loader.dataset,
         seed=seed,
@@ -59,10 +72,21 @@ def _resumable(batch_sampler: Any, seed: int) -> ResumableBatches | None:
 
 
 def shared_training(loader: Any, place: Place, accumulation: int) -> Any:
-    """``loader`` with this process's part of every batch; the loader of one process is left as it is."""
-    if place.world_size == 1 or is_sharded(_sampler_of(loader)):
+    """``loader`` with this process's part of every batch; the loader of one process is left as it is.
+
+    Where batches have a fixed size, each process has neighbours of every step's samples; other batches, and those of a
+    loader that is not ours, are shared out whole; a stream is shared out sample by sample.
+    """
+    if place.world_size == 1 or is_shared(loader):
         return loader
-    batches = _batches_to_share(loader, "training")
+    if not isinstance(loader, Loader):
+        return _every_nth(loader, place, is_training=True)
+    batches = loader.batch_sampler
+    if not loader.is_map_style or not isinstance(batches, ResumableBatches):
+        loader.share_stream(place, is_training=True)
+        return loader
+    if not isinstance(batches, FixedBatches):
+        return _like(loader, loader.seed, batch_sampler=ShardedBatches(batches, *_numbers(place)))
     size = batches.batch_size
     batches.sampler = ShardedOrder(
         batches.sampler,
@@ -76,24 +100,52 @@ def shared_training(loader: Any, place: Place, accumulation: int) -> Any:
 
 def shared_evaluation(loader: Any, place: Place, seed: int) -> Any:
     """``loader`` with this process's part of the data; the loader of one process is left as it is."""
-    if place.world_size == 1 or is_sharded(_sampler_of(loader)):
+    if place.world_size == 1 or is_shared(loader):
         return loader
     loader = resumable_loader(loader, seed)
-    batches = _batches_to_share(loader, "evaluation")
-    batches.sampler = ShardedRows(batches.sampler, place.rank, place.world_size)
-    return loader
+    if not isinstance(loader, Loader):
+        return _every_nth(loader, place, is_training=False)
+    batches = loader.batch_sampler
+    if not loader.is_map_style or not isinstance(batches, ResumableBatches):
+        loader.share_stream(place, is_training=False)
+        return loader
+    if not isinstance(batches, FixedBatches):
+        return _like(loader, loader.seed, batch_sampler=ShardedBatches(batches, *_numbers(place), fills=False))
+    multiple = batches.batch_size if batches.drop_last else 1
+    rows = ShardedRows(batches.sampler, place.rank, place.world_size, multiple)
+    return _like(loader, loader.seed, batch_sampler=FixedBatches(rows, batches.batch_size))
 
 
-def _sampler_of(loader: Any) -> Any:
-    sampler = getattr(loader, "sampler", None)
-    return getattr(getattr(loader, "batch_sampler", None), "sampler", sampler)
-
-
-def _batches_to_share(loader: Any, kind: str) -> FixedBatches:
+def is_shared(loader: Any) -> bool:
+    """Whether ``loader`` gives this process its part already, or says so with ``splits_by_process = True``."""
+    if isinstance(loader, EveryNth) or (isinstance(loader, Loader) and loader.split is not None):
+        return True
     batches = getattr(loader, "batch_sampler", None)
-    if not isinstance(loader, Loader) or type(batches) is not FixedBatches:
-        raise ValueError(
-            f"This {kind} data cannot be shared out among several processes yet: it must have a length and batches of "
-            "a fixed size. Use such a dataset, give the loader a DistributedSampler, or train with one process."
-        )
-    return batches
+    if isinstance(batches, ShardedBatches) or is_sharded(batches):
+        return True
+    return is_sharded(getattr(batches, "sampler", getattr(loader, "sampler", None))) or splits_itself(loader)
+
+
+def sharing_of(loader: Any, place: Place) -> Sharing:
+    """What processes with loaders such as ``loader`` take turns with."""
+    if place.world_size == 1:
+        return None
+    if isinstance(loader, Loader) and loader.split == "stride":
+        return "samples"
+    is_by_batch = isinstance(loader, EveryNth) or isinstance(getattr(loader, "batch_sampler", None), ShardedBatches)
+    return "batches" if is_by_batch else None
+
+
+def _numbers(place: Place) -> tuple[int, int]:
+    return place.rank, place.world_size
+
+
+def _every_nth(loader: Any, place: Place, *, is_training: bool) -> EveryNth:
+    logger.warning(
+        "Each of %d processes reads all batches of %s and takes every %d-th. If it gives each process its own part "
+        "already, set splits_by_process = True on it.",
+        place.world_size,
+        type(loader).__name__,
+        place.world_size,
+    )
+    return EveryNth(loader, place, fills=is_training)

@@ -18,8 +18,10 @@ import numpy as np
 import torch
 
 from trainwright.core.draws import GeneratorStates, HostStates
+from trainwright.core.filler import Filler
 from trainwright.data.order import mixed_seed
 from trainwright.data.plain import from_plain, to_plain
+from trainwright.data.sharding import FillerIndices
 
 # Keeps the draws of a collator apart from those of the samples it is given.
 _COLLATOR_STREAM = "collate"
@@ -97,6 +99,8 @@ class MapFetch:
         self._generators = Generators()
 
     def __call__(self, epoch: int, indices: Sequence[Any]) -> Any:
+        if isinstance(indices, FillerIndices):
+            return Filler(self(epoch, list(indices)))
         before = self._generators.capture()
         if not self.draws:
             try:

@@ -26,37 +26,71 @@ class ShardedOrder(Order):
             raise ValueError(f"share must be at least 1, got {share}")
         self.order = order
         self.rank, self.world_size, self.share = rank, world_size, share
-        #: Samples at the end that are dropped: with ``drop_last``, those that do not fill a batch of every process.
-        self._dropped = len(order) % (share * world_size) % drop_below
-        left = len(order) % (share * world_size) - self._dropped
-        start, end = _even_part(left, rank, world_size)
-        self.ends_with_filler = 0 < left < world_size and start == end
-        whole = len(order) // (share * world_size) * share
-        super().__init__(whole + (1 if self.ends_with_filler else end - start))
+        #: With ``drop_last``, the samples that a batch of every process takes: fewer at the end are dropped.
+        self._drop_below = drop_below
+        super().__init__(self.length_after(0))
+
+    @property
+    def ends_with_filler(self) -> bool:
+        return self.fills_after(0)
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)
         set_epoch_of(self.order, epoch)
 
     def indices(self) -> list[int]:
-        every = [int(index) for index in self.order]
+        return self.indices_after(0)
+
+    # An epoch may go on after ``sample`` samples that the processes, however many they were, have had together.
+
+    def kept(self, sample: int = 0) -> int:
+        """Samples of the epoch that some process has, those before ``sample`` included."""
+        left = max(len(self.order) - sample, 0)
+        return len(self.order) - left % (self.share * self.world_size) % self._drop_below
+
+    def fills_after(self, sample: int) -> bool:
+        """Whether this process's last sample is a filler."""
+        left, start, end = self._rest(sample)
+        return 0 < left < self.world_size and start == end
+
+    def length_after(self, sample: int) -> int:
+        """How many samples this process has from there on, with the filler."""
+        _, start, end = self._rest(sample)
+        whole = max(len(self.order) - sample, 0) // (self.share * self.world_size) * self.share
+        return whole + (1 if self.fills_after(sample) else end - start)
+
+    def indices_after(self, sample: int) -> list[int]:
+        """Those samples."""
+        every = [int(index) for index in self.order][sample:]
         step = self.share * self.world_size
         whole = len(every) // step * step
         mine: list[int] = []
         for chunk in range(0, whole, step):
             first = chunk + self.rank * self.share
             mine += every[first : first + self.share]
-        rest = every[whole : len(every) - self._dropped]
-        start, end = _even_part(len(rest), self.rank, self.world_size)
-        return mine + (rest[:1] if self.ends_with_filler else rest[start:end])
+        left, start, end = self._rest(sample)
+        rest = every[whole : whole + left]
+        return mine + (rest[:1] if self.fills_after(sample) else rest[start:end])
+
+    def _rest(self, sample: int) -> tuple[int, int, int]:
+        """How many samples there are for the last step that is not whole, and where this process's part of them is."""
+        left = max(self.kept(sample) - sample, 0) % (self.share * self.world_size)
+        return left, *_even_part(left, self.rank, self.world_size)
+
+
+class FillerIndices(list[int]):
+    """The indices of a batch that is another process's, for one that has none: it is run without weight."""
 
 
 class ShardedRows(Order):
-    """One process's part of an evaluation set: neighbours, so that parts put one after another are in order again."""
+    """One process's part of an evaluation set: neighbours, so that parts put one after another are in order again.
 
-    def __init__(self, order: Any, rank: int, world_size: int) -> None:
+    ``multiple`` drops samples at the end that do not make a whole batch, as one process would drop them.
+    """
+
+    def __init__(self, order: Any, rank: int, world_size: int, multiple: int = 1) -> None:
         self.order = order
-        self._start, self._end = _even_part(len(order), rank, world_size)
+        self._start, self._end = _even_part(len(order) // multiple * multiple, rank, world_size)
         super().__init__(self._end - self._start)
 
     def indices(self) -> list[int]:
@@ -92,8 +126,10 @@ def is_sharded(sampler: Any) -> bool:
     """Whether ``sampler`` already gives only one process's part."""
     if isinstance(sampler, (ShardedOrder, ShardedRows)):
         return True
-    # torch's DistributedSampler, and those that follow its example.
-    return hasattr(sampler, "num_replicas") and hasattr(sampler, "rank")
+    # torch's DistributedSampler, those that follow its example, and those that Accelerate makes.
+    return (hasattr(sampler, "num_replicas") and hasattr(sampler, "rank")) or (
+        hasattr(sampler, "num_processes") and hasattr(sampler, "process_index")
+    )
 
 
 def _even_part(count: int, rank: int, world_size: int) -> tuple[int, int]:

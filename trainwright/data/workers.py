@@ -23,6 +23,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from trainwright.data.order import set_epoch_of
 from trainwright.data.seeding import MapFetch
+from trainwright.data.stream_sharing import StreamForWorkers
 
 # How long workers that were asked to leave may take before they are killed.
 _GRACE_SECONDS = 2.0
@@ -109,6 +110,12 @@ class _AsWorkersSeeIt:
             self.dataset = WorkerDataset(MapFetch(loader.dataset, loader.collate_fn, loader.fetch_seed))
             self.collate_fn = _as_it_is
             self._index_sampler = _WithEpoch(loader.batch_sampler, now)
+        elif not loader.is_map_style:
+            shared = loader.for_workers()
+            self.dataset = loader.stream if shared is None else shared
+            if shared is not None:
+                # Batches come finished, one for each turn of torch's endless sampler.
+                self.collate_fn, self._auto_collation, self._index_sampler = _as_it_is, False, loader.sampler
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -153,9 +160,11 @@ class WorkerStart:
     def __call__(self, worker: int) -> None:
         _ignore_signals()
         info = get_worker_info()
+        # Whoever asks get_worker_info() for the dataset means their own; torch's record refuses plain assignment.
         if info is not None and isinstance(info.dataset, WorkerDataset):
-            # Whoever asks get_worker_info() for the dataset means their own; torch's record refuses plain assignment.
             object.__setattr__(info, "dataset", info.dataset.fetch.dataset)
+        elif info is not None and isinstance(info.dataset, StreamForWorkers):
+            object.__setattr__(info, "dataset", info.dataset.source)
         if self.users is not None:
             self.users(worker)
 

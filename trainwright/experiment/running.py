@@ -57,7 +57,7 @@ def train(loaded: Loaded, *, fresh: bool = False, say: Say = print) -> Trained:
             raise ConfigError("--fresh cannot be used with several processes: move the earlier run away first.")
         _set_aside(folder, say)
     refuse_unwritable(folder)
-    facts = _facts_to_go_on_with(loaded, folder, say)
+    facts = _facts_to_go_on_with(loaded, folder, say if is_first else lambda text: None)
     built = build(loaded, facts=facts, **_defaults(loaded))
     _refuse_other_samples(built, folder)
     for note in built.prepared.notes if is_first else []:

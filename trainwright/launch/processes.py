@@ -1,25 +1,78 @@
-"""torchrun whose exit code is that of the process that ended first: ``python -m trainwright.launch.processes ...``.
+"""torchrun for trainings: ``python -m trainwright.launch.processes ...``, with torchrun's arguments.
 
-torchrun itself ends with 1 whatever its processes ended with, and a scheduler would not know a preempted run (75) from
-a broken one.
+Where it differs: on one machine it listens on 127.0.0.1 only; a signal is handed on to the processes and they take the
+time they need to save; a run that was asked to stop is not started again; and the exit code is that of the processes
+(75 for a run that was stopped and saved), where torchrun always ends with 1.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import tempfile
+from contextlib import suppress
+from types import FrameType
+
+from trainwright.launch.notes import VARIABLE, Notes, code_of
+
+#: Seconds that the others have, once one process has died, before they are killed. They have nothing to save.
+_AFTER_A_DEATH = "10"
 
 
 def main(words: list[str]) -> int:
     """Run torchrun with ``words``; the code of the first process that failed, 128 + n where signal n ended it."""
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.run import main as torchrun
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", _AFTER_A_DEATH)
+    # A new store for each attempt: in a shared one new processes find the addresses of those that died.
+    os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    if "--nproc-per-node=1" not in words:
+        # As torchrun does, with a page of stars: each process would take all cores.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with tempfile.TemporaryDirectory(prefix="trainwright-launch-") as folder:
+        os.environ[VARIABLE] = folder
+        notes = Notes(folder)
+        # Before torch is imported, which takes seconds in which somebody may ask.
+        _hand_signals_on(notes)
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.run import main as torchrun
 
-    try:
-        torchrun(words)
-    except ChildFailedError as error:
-        _, failure = error.get_first_failure()
-        return 128 - failure.exitcode if failure.exitcode < 0 else failure.exitcode or 1
-    return 0
+        from trainwright.launch.loopback import register
+
+        register()
+        try:
+            # torchrun would count its own time from a signal on, and then kill processes that are still saving.
+            torchrun(["--signals-to-handle=SIGQUIT", *words])
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            code = 128 - failure.exitcode if failure.exitcode < 0 else failure.exitcode or 1
+            ended = _code_after_failure(notes, code)
+            if ended == code:
+                how = signal.Signals(code - 128).name if failure.exitcode < 0 else f"exit code {code}"
+                print(f"Process {rank} of the run failed first: {how}.", file=sys.stderr)
+            return ended
+        stopped = notes.stop_code()
+        return 0 if stopped is None else stopped
+
+
+def _hand_signals_on(notes: Notes) -> None:
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        # A closed terminal asks for the same as a scheduler.
+        sent = signal.SIGTERM if number == signal.SIGHUP else number
+        notes.leave_asked(sent)
+        for process in notes.processes():
+            with suppress(ProcessLookupError):
+                os.kill(process, sent)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
+        signal.signal(number, hand_on)
+
+
+def _code_after_failure(notes: Notes, code: int) -> int:
+    """What a failed launch ends with: a process may have been ended by the very signal that asked it to stop."""
+    stopped, asked = notes.stop_code(), notes.asked()
+    if stopped is not None:
+        return stopped
+    return code_of(asked) if asked is not None and code == 128 + asked else code
 
 
 if __name__ == "__main__":

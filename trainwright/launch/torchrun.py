@@ -3,44 +3,85 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from types import FrameType
 
-_FORWARDED = ("SIGTERM", "SIGINT", "SIGUSR1")
+from trainwright.config.errors import ConfigError
+
+_FORWARDED = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP")
 
 
 def torchrun_command(
     script: Sequence[str],
     *,
     processes: int,
-    nodes: int = 1,
+    nodes: int | str = 1,
     node_rank: int | None = None,
     rendezvous: str | None = None,
+    rendezvous_id: str | None = None,
+    max_restarts: int = 0,
 ) -> list[str]:
-    """The command that runs ``script`` (a file and its arguments) in ``processes`` processes on this machine.
+    """The command that runs ``script`` (a file, or ``-m`` and a module, and its arguments) in several processes.
 
-    With several ``nodes`` the same is called on each; ``rendezvous`` is ``host:port`` of the first.
+    ``processes`` are those on this machine. With several ``nodes`` (a number, or ``"2:4"`` for as many as come) the
+    same is called on each; ``rendezvous`` is ``host:port`` of the first.
 
-    >>> torchrun_command(["train.py", "--lr", "1e-3"], processes=2)[1:]
-    ['-m', 'trainwright.launch.processes', '--standalone', '--nproc-per-node=2', 'train.py', '--lr', '1e-3']
+    >>> torchrun_command(["train.py", "--lr", "1e-3"], processes=2)[3:]  # doctest: +NORMALIZE_WHITESPACE
+    ['--nnodes=1', '--rdzv-backend=trainwright-loopback', '--rdzv-endpoint=127.0.0.1:0', '--nproc-per-node=2',
+     '--max-restarts=0', '-m', '--', 'trainwright.launch.worker', 'train.py', '--lr', '1e-3']
     """
     if not script:
-        raise ValueError("There is no script to start.")
-    if processes < 1 or nodes < 1:
-        raise ValueError(f"processes={processes} and nodes={nodes} must be at least 1.")
+        raise ConfigError("There is no script to start.")
+    fewest, most = _node_range(nodes)
+    if processes < 1 or fewest < 1:
+        raise ConfigError(f"{processes} processes on {nodes} nodes: both must be at least 1.")
+    if max_restarts < 0:
+        raise ConfigError(f"--max-restarts {max_restarts}: how often the processes are started again, 0 or more.")
     command = [sys.executable, "-m", "trainwright.launch.processes"]
-    if nodes == 1:
-        # A port of its own choosing, so that several runs on one machine do not meet.
-        command += ["--standalone"]
+    if most == 1:
+        _refuse_rendezvous(node_rank, rendezvous, rendezvous_id)
+        # A port of its own choosing, on 127.0.0.1: several runs on one machine do not meet, nor do strangers.
+        # The number of nodes is said because torchrun would otherwise take it from PET_NNODES.
+        command += ["--nnodes=1", "--rdzv-backend=trainwright-loopback", "--rdzv-endpoint=127.0.0.1:0"]
     else:
-        if rendezvous is None or node_rank is None:
-            raise ValueError("Several nodes need rendezvous='host:port' of the first one and each its node_rank.")
-        command += [f"--nnodes={nodes}", f"--node-rank={node_rank}", f"--rdzv-endpoint={rendezvous}"]
-        command += ["--rdzv-backend=c10d"]
-    return [*command, f"--nproc-per-node={processes}", *script]
+        endpoint = _checked_endpoint(rendezvous, node_rank, most)
+        command += [f"--nnodes={nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}"]
+        command += [f"--rdzv-id={rendezvous_id or 'trainwright'}"]
+        if node_rank is not None:
+            # Otherwise each machine guesses from its names whether it is the one that the others connect to.
+            command += [f"--rdzv-conf=is_host={int(node_rank == 0)}"]
+    command += [f"--nproc-per-node={processes}", f"--max-restarts={max_restarts}"]
+    # Behind the two dashes torchrun looks for no options of its own, which a script's may begin like.
+    return [*command, "-m", "--", "trainwright.launch.worker", *script]
+
+
+def _node_range(nodes: int | str) -> tuple[int, int]:
+    if not re.fullmatch(r"\d+(:\d+)?", str(nodes)):
+        raise ConfigError(f"--nnodes {nodes}: give a number of machines, or MIN:MAX.")
+    fewest, _, most = str(nodes).partition(":")
+    if most and int(most) < int(fewest):
+        raise ConfigError(f"--nnodes {nodes}: the first number must not be the larger one.")
+    return int(fewest), int(most or fewest)
+
+
+def _refuse_rendezvous(node_rank: int | None, rendezvous: str | None, rendezvous_id: str | None) -> None:
+    for name, value in (("--node-rank", node_rank), ("--rdzv", rendezvous), ("--rdzv-id", rendezvous_id)):
+        if value is not None:
+            raise ConfigError(f"{name} {value} is for several machines: add --nnodes N, or leave it out.")
+
+
+def _checked_endpoint(rendezvous: str | None, node_rank: int | None, most: int) -> str:
+    if rendezvous is None:
+        raise ConfigError("Several machines need rendezvous='host:port' (--rdzv HOST:PORT) of the first one.")
+    if not re.fullmatch(r"(\[[0-9a-fA-F:.%\w]+\]|[^:\s]+):\d{1,5}", rendezvous):
+        raise ConfigError(f"--rdzv {rendezvous}: give HOST:PORT of the first machine, such as node-1:29500.")
+    if node_rank is not None and not 0 <= node_rank < most:
+        raise ConfigError(f"--node-rank {node_rank}: with {most} machines it is one of 0 to {most - 1}.")
+    return rendezvous
 
 
 def launch(command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> int:
@@ -52,11 +93,12 @@ def launch(command: Sequence[str], *, environment: Mapping[str, str] | None = No
     >>> launch([sys.executable, "-c", "raise SystemExit(3)"])
     3
     """
-    child = subprocess.Popen(list(command), env={**os.environ, **(environment or {})})
+    # In a session of its own: Ctrl-C in a terminal would otherwise reach it twice, and count as impatience.
+    child = subprocess.Popen(list(command), env={**os.environ, **(environment or {})}, start_new_session=True)
 
     def hand_on(number: int, frame: FrameType | None) -> None:
         if child.poll() is None:
-            child.send_signal(number)
+            child.send_signal(signal.SIGTERM if number == _HANG_UP else number)
 
     before = {number: signal.signal(number, hand_on) for number in _signals()}
     try:
@@ -67,5 +109,10 @@ def launch(command: Sequence[str], *, environment: Mapping[str, str] | None = No
     return 128 - code if code < 0 else code
 
 
+_HANG_UP = getattr(signal, "SIGHUP", None)
+
+
 def _signals() -> list[int]:
-    return [getattr(signal, name) for name in _FORWARDED if hasattr(signal, name)]
+    numbers = [getattr(signal, name) for name in _FORWARDED if hasattr(signal, name)]
+    # Under nohup a closed terminal is to be ignored.
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]

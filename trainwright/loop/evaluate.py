@@ -5,13 +5,16 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice, zip_longest
 from typing import Any, Protocol
 
 import numpy as np
 
 from trainwright.core.microbatching import MicroBatching, finer
 from trainwright.core.results import EvalLoopOutput, EvalPrediction
+from trainwright.loop.together import Collected, all_processes, in_step
 
 PADDING = -100
 
@@ -38,8 +41,21 @@ class EvalEngine(Protocol):
     def is_out_of_memory(self, error: Exception) -> bool: ...
     def release_memory(self) -> None: ...
 
+    def from_host(self, value: Any) -> Any:
+        """The framework's arrays, on the device, in place of numpy's."""
+        ...
+
     #: Whether no other process evaluates a part of the same data.
     is_alone: bool
+
+    @property
+    def runs_in_step(self) -> bool:
+        """Whether every process must run as many batches as the others."""
+        ...
+
+    def most(self, number: int) -> int:
+        """The largest ``number`` of any process."""
+        ...
 
     def gather(self, value: Any) -> list[Any]:
         """``value`` of each process, in the order of the data they had."""
@@ -64,43 +80,77 @@ class EvaluationPlan:
     cut: Callable[[Any, int], list[Any]] = lambda batch, parts: [batch]
     #: Dataset index of each row, where the loader does not go in dataset order; what is kept is put back.
     order: Sequence[int] | None = None
-
-
-@dataclass
-class Collected:
-    """Outputs gathered over the batches, on the host."""
-
-    predictions: list[Any] = field(default_factory=list)
-    labels: list[Any] = field(default_factory=list)
-    inputs: list[Any] = field(default_factory=list)
-    losses: list[Any] = field(default_factory=list)
-    samples: int = 0
-    metrics: dict[str, Any] = field(default_factory=dict)
+    #: "samples" or "batches" that processes take turns with; None where each has neighbours.
+    sharing: str | None = None
+    #: Whether a metric object adds up over processes by itself, and how to keep it from doing so.
+    metric_syncs: bool = False
+    unsynced: Callable[[], AbstractContextManager[Any]] = nullcontext
+    #: Runs a batch (the last one, or None) and forgets it, where this process is done and others are not.
+    idle: Callable[[Any], None] = lambda batch: None
 
 
 def evaluate(plan: EvaluationPlan, loader: Iterable[Any], engine: EvalEngine) -> EvalLoopOutput:
     """Run ``plan`` over ``loader``; ``<prefix>_loss`` is the mean over all targets, however they are batched."""
     seen, mean = Collected(), engine.weighted_mean()
     streaming = is_streaming_metric(plan.compute_metrics)
+    batches, by_piece = iter(loader), streaming or (plan.batch_metrics and plan.compute_metrics is not None)
     if streaming:
         plan.compute_metrics.reset()
-    for batch, is_last_batch in with_last(loader):
+    afterwards = False
+    if by_piece and not engine.is_alone:
+        batches, afterwards = metric_waits(plan, batches, engine, streaming)
+    for batch, is_last_batch in in_step(with_last(batches), engine, plan.idle):
+        before, pieces = seen.samples, 0
         for piece, result, is_last_piece in in_pieces(plan, engine, batch):
             loss, predictions, labels, inputs = result
             rows, weight = engine.rows(piece), engine.count_targets(piece)
-            seen.samples += rows
+            seen.samples, pieces = seen.samples + rows, pieces + 1
             if loss is not None:
                 mean.add(loss, rows if weight is None else weight)
-            if streaming:
+            if streaming and not afterwards:
                 update_streaming_metric(plan.compute_metrics, predictions, labels)
-            elif plan.batch_metrics and plan.compute_metrics is not None and labels is not None:
+            elif by_piece and not afterwards and labels is not None:
                 is_last = is_last_batch and is_last_piece
                 seen.metrics = batch_metrics(plan, is_last, predictions, labels, inputs, loss)
             else:
                 keep(seen, plan, engine, predictions, labels, inputs, loss, rows)
+        seen.batches.append((seen.samples - before, pieces))
         if plan.after_batch is not None:
             plan.after_batch()
-    return conclude(plan, all_processes(seen, engine), mean.value(), streaming)
+    if not engine.is_alone:
+        seen, order = all_processes(engine.gather(seen), plan.sharing)
+        plan = plan if order is None else replace(plan, order=order)
+    if afterwards:
+        seen = measure_afterwards(plan, seen, engine, streaming)
+    with plan.unsynced() if afterwards else nullcontext():
+        return conclude(plan, seen, mean.value(), streaming)
+
+
+def metric_waits(
+    plan: EvaluationPlan, batches: Iterator[Any], engine: EvalEngine, streaming: bool
+) -> tuple[Iterator[Any], bool]:
+    """Whether a metric that sees batch after batch must wait for those of all processes; and the batches.
+
+    Not if it adds up over processes by itself; but no metric can add up what has no shape yet, where a process has no
+    batch at all.
+    """
+    first = list(islice(batches, 1))
+    has_empty = bool(engine.most(int(not first)))
+    return chain(first, batches), has_empty or not (streaming and plan.metric_syncs)
+
+
+def measure_afterwards(plan: EvaluationPlan, seen: Collected, engine: EvalEngine, streaming: bool) -> Collected:
+    """Show the metric the batches of all processes, in their order, on every process."""
+    if not streaming and not seen.labels:
+        return seen
+    found: dict[str, Any] = {}
+    for place, kept in enumerate(zip_longest(seen.predictions, seen.labels, seen.inputs, seen.losses), 1):
+        predictions, labels, inputs, losses = map(engine.from_host, kept)
+        if streaming:
+            update_streaming_metric(plan.compute_metrics, predictions, labels)
+        else:
+            found = batch_metrics(plan, place == len(seen.labels), predictions, labels, inputs, losses)
+    return Collected(samples=seen.samples, metrics=found)
 
 
 def in_pieces(plan: EvaluationPlan, engine: EvalEngine, batch: Any) -> Iterator[tuple[Any, Any, bool]]:
@@ -127,20 +177,6 @@ def in_pieces(plan: EvaluationPlan, engine: EvalEngine, batch: Any) -> Iterator[
         engine.release_memory()
         micro.refine(rows)
         waiting.extendleft(reversed(plan.cut(piece, smaller)))
-
-
-def all_processes(seen: Collected, engine: EvalEngine) -> Collected:
-    """What all processes have collected, in the order of the data."""
-    if engine.is_alone:
-        return seen
-    parts: list[Collected] = engine.gather(seen)
-    whole = Collected(samples=sum(part.samples for part in parts), metrics=seen.metrics)
-    for part in parts:
-        whole.predictions += part.predictions
-        whole.labels += part.labels
-        whole.inputs += part.inputs
-        whole.losses += part.losses
-    return whole
 
 
 def keep(
@@ -226,6 +262,8 @@ def reordered(value: Any, order: np.ndarray) -> Any:
         return type(value)(reordered(item, order) for item in value)
     if isinstance(value, dict):
         return {key: reordered(item, order) for key, item in value.items()}
+    if isinstance(value, list) and len(value) == len(order):
+        return [value[place] for place in order]
     return value[order] if isinstance(value, np.ndarray) and len(value) == len(order) else value
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainwright.config.intervals import log_is_likely
-from trainwright.core.engine import Portion
+from trainwright.core.engine import Engine, Portion
 from trainwright.core.run import Phase, Run
 
 
@@ -32,16 +32,25 @@ def take_step(run: Run, batches: list[Any]) -> None:
 
 def accumulate(run: Run, pieces: list[Any], progress: Progress | None = None) -> Any:
     """The gradient of a step, piece by piece; returns its loss."""
-    engine, loss, last = run.engine, None, len(pieces) - 1
-    for index, (piece, portion) in enumerate(zip(pieces, portions(run, pieces), strict=True)):
-        if progress is not None:
+    engine, loss = run.engine, None
+    work = list(zip(pieces, portions(run, pieces, progress), strict=True))
+    if engine.runs_in_step:
+        work += fillers(engine, *work[-1], missing=engine.most(len(work)) - len(work))
+    last = len(work) - 1
+    for index, (piece, portion) in enumerate(work):
+        if progress is not None and index < len(pieces):
             progress.piece = index
         part = engine.forward_backward(piece, portion, sync=index == last)
         if part is not None:
             loss = part if loss is None else loss + part
-        if index < last and (progress is None or progress.ends_a_batch()):
+        if index < len(pieces) - 1 and (progress is None or progress.ends_a_batch()):
             run.fire("on_substep_end")
     return loss
+
+
+def fillers(engine: Engine, piece: Any, portion: Portion, missing: int) -> list[tuple[Any, Portion]]:
+    """Passes without weight, where other processes have more pieces and would wait for this one in theirs."""
+    return [(piece, portion._replace(targets=0, weight=0.0))] * missing
 
 
 @dataclass
@@ -54,6 +63,8 @@ class Progress:
     piece: int = 0
     #: Batches whose end listeners have heard of: an event is fired once, however often a step is done again.
     told: int = 0
+    #: What the step's losses are weighed by, over all processes; one that does its part again does not ask again.
+    total: Any = None
 
     def ends_a_batch(self) -> bool:
         """Whether the present piece is the last of its batch, and that is news."""
@@ -92,22 +103,32 @@ def pieces_of(run: Run, batch: Any) -> list[Any]:
     return [batch] if parts == 1 else run.cut(batch, parts)
 
 
-def portions(run: Run, batches: list[Any]) -> list[Portion]:
+def portions(run: Run, pieces: list[Any], progress: Progress | None = None) -> list[Portion]:
     """Weight each micro-batch by its share of the step's targets: a mean of means would not do."""
-    engine, pieces = run.engine, len(batches)
-    if pieces == 1 and engine.is_alone:
-        return [whole_step(engine.count_targets(batches[0]))]
-    targets = [engine.count_targets(batch) for batch in batches]
+    engine, count = run.engine, len(pieces)
+    if count == 1 and engine.is_alone:
+        return [whole_step(engine.count_targets(pieces[0]))]
+    targets = [engine.count_targets(piece) for piece in pieces]
     if run.feed.on_filler():
         # There was nothing left for this process; it takes part in the step all the same.
         targets = [0 for _ in targets]
-    if any(count is None for count in targets):
-        return [Portion(count, 1.0 / engine.sum_counts(pieces), None, pieces) for count in targets]
-    total = engine.sum_counts(sum(targets))
+    if any(number is None for number in targets):
+        batch_of = progress.batch_of if progress is not None else list(range(count))
+        batches = _total(engine, len(set(batch_of)), progress)
+        return [Portion(None, 1.0 / (batches * batch_of.count(batch)), None, count) for batch in batch_of]
+    total = _total(engine, sum(targets), progress)
     if isinstance(total, int):
         # No target anywhere: weight 0, so that the engine selects the contribution away.
-        return [Portion(count, count / total if total else 0.0, total, pieces) for count in targets]
-    return [Portion(count, count / total, total, pieces) for count in targets]
+        return [Portion(number, number / total if total else 0.0, total, count) for number in targets]
+    return [Portion(number, number / total, total, count) for number in targets]
+
+
+def _total(engine: Engine, own: Any, progress: Progress | None) -> Any:
+    if progress is None:
+        return engine.sum_counts(own)
+    if progress.total is None:
+        progress.total = engine.sum_counts(own)
+    return progress.total
 
 
 def whole_step(targets: Any) -> Portion:

@@ -21,6 +21,7 @@ from trainwright.checkpoint.weights import WEIGHTS, Convert, copied_apart, save_
 from trainwright.config.fields import ours
 from trainwright.core.state import callback_states
 from trainwright.engines.torch.targets import unwrap
+from trainwright.trainer.shared_capture import SharedFiles
 from trainwright.trainer.signatures import is_ours, is_users_own
 
 #: Key, in a parameter's optimizer state, of the weight that training goes on with.
@@ -52,14 +53,43 @@ class Capture:
 
     def job(self, trainer: Any, target: Path, moment: Moment | None) -> SaveJob:
         """Everything of ``trainer`` at ``moment`` (None for a checkpoint of the model alone)."""
-        parts: dict[str, dict[str, Tensor]] = {}
         model = _model_tensors(trainer)
+        parts, texts, files = self._contents(trainer, model, moment)
+        convert = model[1] if model is not None else None
+        job = SaveJob(
+            target=target,
+            step=trainer.state.global_step,
+            fill=lambda folder: self._fill(trainer, folder, model_too=model is None),
+            tensors=files,
+            texts=texts,
+        )
+        if trainer.together is not None:
+            shared = SharedFiles(trainer.together, parts, convert, self._pack)
+            job.shared, job.size = shared, shared.size
+            job.copy = self._copier(trainer, shared.packs, shared.parts)
+            return job
+        packs = {name: self._pack(name, tensors) for name, tensors in parts.items()}
+        for name, pack in packs.items():
+            files[name] = _reader(pack, convert if name == WEIGHTS else None)
+        too_for_transformers = moment is not None and ours(trainer.args, "checkpoint_format") == "hf"
+        job.size = sum(pack.size for pack in packs.values()) + (packs[OPTIMIZER].size if too_for_transformers else 0)
+        job.copy = self._copier(trainer, packs, parts)
+        if too_for_transformers:
+            # From the files just written: what transformers reads is what we would read.
+            job.finish = lambda folder: write_transformers_files(folder, folder)
+        return job
+
+    def _contents(
+        self, trainer: Any, model: tuple[dict[str, Tensor], Convert | None] | None, moment: Moment | None
+    ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Callable[[], str]], dict[str, Callable[[], list[Chunk]]]]:
+        """Large tensors by file, texts, and files that are small enough to be made at once."""
+        parts: dict[str, dict[str, Tensor]] = {}
         if model is not None:
             parts[WEIGHTS] = _with_buffers(model[0], moment)
         texts: dict[str, Callable[[], str]] = {"config.yaml": arguments_text(trainer.args)}
         if (recipe := trainer._recipe_text()) is not None:
             texts["recipe.yaml"] = lambda: recipe
-        small: dict[str, dict[str, Tensor]] = {}
+        files: dict[str, Callable[[], list[Chunk]]] = {}
         if moment is not None:
             parts[OPTIMIZER], optimizer = flatten_optimizer(
                 trainer.optimizer.state_dict(), trainer._optimizer_parameter_names()
@@ -68,29 +98,12 @@ class Capture:
             tensors, values = callback_tensors(trainer.callback_handler.callbacks)
             if tensors:
                 parts[CALLBACKS] = tensors
-            small[RANDOM] = {name: tensor.cpu() for name, tensor in moment.random[0].items()}
+            files[RANDOM] = _constant_chunks({name: tensor.cpu() for name, tensor in moment.random[0].items()})
             texts[TRAINING] = _training_text(trainer, moment, optimizer, values)
-        texts["trainer_state.json"] = _state_text(trainer, moment)
-        packs = {name: self._pack(name, tensors) for name, tensors in parts.items()}
-        convert = {WEIGHTS: model[1]} if model is not None and model[1] is not None else {}
-        files: dict[str, Callable[[], list[Chunk]]] = {
-            name: _reader(pack, convert.get(name)) for name, pack in packs.items()
-        }
-        files |= {name: _constant_chunks(tensors) for name, tensors in small.items()}
-        if moment is None and trainer.modifiers:
+        elif trainer.modifiers:
             files |= _recipe_state(trainer.modifiers)
-        too_for_transformers = moment is not None and ours(trainer.args, "checkpoint_format") == "hf"
-        return SaveJob(
-            target=target,
-            step=trainer.state.global_step,
-            fill=lambda folder: self._fill(trainer, folder, model_too=model is None),
-            tensors=files,
-            texts=texts,
-            size=sum(pack.size for pack in packs.values()) + (packs[OPTIMIZER].size if too_for_transformers else 0),
-            copy=self._copier(trainer, packs, parts),
-            # From the files just written: what transformers reads is what we would read.
-            finish=(lambda folder: write_transformers_files(folder, folder)) if too_for_transformers else None,
-        )
+        texts["trainer_state.json"] = _state_text(trainer, moment)
+        return parts, texts, files
 
     def forget(self) -> None:
         """Give the memory back; the next save asks for it again."""

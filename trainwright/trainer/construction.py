@@ -29,6 +29,7 @@ from trainwright.engines.torch.step_callbacks import EmptyCacheCallback, Profile
 from trainwright.loop.evaluate import accepts_compute_result, is_streaming_metric
 from trainwright.trackers import build_trackers, tracker_name
 from trainwright.trainer.signatures import is_users_own
+from trainwright.trainer.spreading import spreads_by_itself
 
 logger = logging.getLogger("trainwright")
 
@@ -84,6 +85,8 @@ def choose_backend(args: Any, given: Any) -> Any:
     """The object that ``backend=`` names, or the one that was given."""
     place = place_from_environment()
     if given is None or isinstance(given, str):
+        if place.world_size == 1 and spreads_by_itself(args):
+            return DistributedProcesses(*place, communication=args.ddp_backend)
         if place.world_size == 1:
             if (ours(args, "backend") or "").startswith("ddp"):
                 logger.warning(
@@ -124,11 +127,6 @@ def refuse_contradictions(trainer: Any) -> None:
         raise ValueError(
             "batch_eval_metrics=True calls compute_metrics for every batch and needs a compute_result argument: "
             "def compute_metrics(prediction, compute_result: bool)."
-        )
-    if by_batch and args.world_size > 1:
-        raise ValueError(
-            "batch_eval_metrics=True cannot be used with several processes, whose batches differ in number: pass a "
-            "streaming metric (update, compute, reset), for example torchmetrics', as compute_metrics."
         )
 
 

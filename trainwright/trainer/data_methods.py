@@ -67,7 +67,7 @@ class DataMethods(ModuleMethods):
     def _curriculum_loader(self, curriculum: Curriculum, size: int) -> Any:
         """The whole training as one epoch over all datasets."""
         stages = curriculum.stages(self.args.max_steps)
-        samples = size * self.args.gradient_accumulation_steps * self.args.world_size
+        samples = size * self.args.gradient_accumulation_steps * self.args.data_processes
         order = CurriculumOrder(stages, samples, data_seed(self.args))
         dataset, collate = self._with_used_columns(joined(stages), "training")
         batches = FixedBatches(order, size)

@@ -17,8 +17,9 @@ from trainwright.config.fields import ours
 from trainwright.core.microbatching import MicroBatching
 from trainwright.core.results import EvalLoopOutput, PredictionOutput, speed_metrics
 from trainwright.data.loader import close_loader, data_seed
-from trainwright.data.rebuild import shared_evaluation
+from trainwright.data.rebuild import shared_evaluation, sharing_of
 from trainwright.engines.torch.logged import Means
+from trainwright.engines.torch.metrics import adds_up_over_processes, without_sync
 from trainwright.engines.torch.module import loss_in
 from trainwright.engines.torch.module_engine import ModuleEngine
 from trainwright.engines.torch.precision import full_eval_dtype, half_evaluation
@@ -145,7 +146,7 @@ class EvaluationMethods(StepMethods):
     _is_looking_ahead = False
 
     def _speed(self, prefix: str, start: float, samples: int) -> dict[str, float]:
-        batch = self.args.eval_batch_size * self.args.world_size
+        batch = self.args.eval_batch_size * self.args.data_processes
         return speed_metrics(prefix, start, num_samples=samples, num_steps=math.ceil(samples / batch))
 
     def evaluation_loop(
@@ -188,6 +189,10 @@ class EvaluationMethods(StepMethods):
             order=getattr(dataloader, "sample_order", None),
             micro=MicroBatching(automatic=ours(self.args, "micro_batch") == "auto"),
             cut=self.split_batch,
+            sharing=sharing_of(dataloader, self._place()),
+            metric_syncs=self.strategy.copies == 1 and adds_up_over_processes(self.compute_metrics),
+            unsynced=lambda: without_sync(self.compute_metrics),
+            idle=lambda batch: self._idle(model, batch, dataloader),
         )
         try:
             with half_evaluation(self.args, active=not self.is_in_train):
@@ -196,6 +201,14 @@ class EvaluationMethods(StepMethods):
             close_loader(dataloader)
             if self.is_in_train:
                 self.engine.train_mode()
+
+    def _idle(self, model: nn.Module, batch: Any, loader: Any) -> None:
+        """Take part in a forward pass that other processes need this one for; nothing of it counts."""
+        logged, self._logged = self._logged, Means()
+        try:
+            self.prediction_step(model, loader.filler() if batch is None else batch, True)
+        finally:
+            self._logged = logged
 
     def _after_prediction_batch(self) -> None:
         self._fire("on_prediction_step")

@@ -93,6 +93,14 @@ class FittingMethods(BookkeepingMethods):
         if not run.micro.automatic or self._cut_is_known:
             return
         batch = self._largest_batch(loader)
+        if self.engine.runs_in_step:
+            # The same everywhere: processes that wait for each other must run out of memory at the same place.
+            batch = max(self._backend.gather(batch), key=_elements)
+            if batch is None:
+                raise ValueError(
+                    'micro_batch="auto" cannot look at this data before it is trained on, and processes that shard a '
+                    "model cannot do a step again: give micro_batch a number."
+                )
         if batch is None:
             logger.info(
                 "micro_batch='auto': this data cannot be looked at before it is trained on, so the first step that "
@@ -111,34 +119,49 @@ class FittingMethods(BookkeepingMethods):
                 parts=run.micro.parts,
                 level=logging.INFO,
             )
+        if self.engine.runs_in_step:
+            run.micro.settle(rows)
 
     def _refine_until_it_fits(self, run: Run, batch: Any) -> None:
         rows = self.engine.rows(batch)
         self.engine.train_mode()
-        try:
-            self._try_pieces(run, [_smallest_piece(run, batch, rows)])
-        except Exception as error:
-            if is_out_of_memory(error):
-                # Where it could not be cut, that is what has to be said.
-                run.cut(batch, rows)
-            raise
+        error = self._error_of(run, [_smallest_piece(run, batch, rows)])
+        if error is not None:
+            # Where it could not be cut, that is what has to be said.
+            run.cut(batch, rows)
+            raise error
         if not any(inner.state for inner in getattr(self.optimizer, "optimizers", [self.optimizer])):
             self.optimizer.step()
         while True:
             pieces = run.cut(batch, run.micro.parts_for(rows)) if run.micro.parts > 1 else [batch]
-            try:
-                # The second runs beside the gradients of the first.
-                self._try_pieces(run, pieces[:2])
+            # The second runs beside the gradients of the first.
+            error = self._error_of(run, pieces[:2])
+            if error is None:
                 return
-            except Exception as error:
-                if not is_out_of_memory(error) or not run.micro.refine(rows):
-                    raise
+            if not run.micro.refine(rows):
+                raise error
+            error = None
             release_memory(self.engine.device)
 
-    def _try_pieces(self, run: Run, pieces: list[Any]) -> None:
-        for piece in pieces:
-            targets = run.engine.count_targets(piece)
-            run.engine.forward_backward(piece, Portion(targets, 1.0, targets, 1), sync=False)
+    def _error_of(self, run: Run, pieces: list[Any]) -> Exception | None:
+        """Run ``pieces``; the error, if they did not fit in this process or in one it runs in step with."""
+        found: Exception | None = None
+        try:
+            for piece in pieces:
+                targets = run.engine.count_targets(piece)
+                # Where processes run in step anyway, the last one sums, and no gradient stays behind.
+                sync = self.engine.runs_in_step and piece is pieces[-1]
+                run.engine.forward_backward(piece, Portion(targets, 1.0, targets, 1), sync=sync)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            # Without what it refers to: the tensors that did not fit.
+            found = error.with_traceback(None)
+        if self.engine.runs_in_step and self.engine.most(int(found is not None)) and found is None:
+            found = torch.OutOfMemoryError("The batch did not fit into the memory of another process.")
+        if found is not None:
+            self.strategy.recover()
+        return found
 
     @contextmanager
     def _nothing_stays(self) -> Iterator[None]:
@@ -152,6 +175,7 @@ class FittingMethods(BookkeepingMethods):
         try:
             yield
         finally:
+            self.strategy.recover()
             self.engine.clear_gradients()
             if not had_state:
                 for optimizer in inner:
@@ -173,7 +197,8 @@ class FittingMethods(BookkeepingMethods):
             chosen = self._longest_samples(loader)
             batches = [chosen] if chosen else list(islice(iter(loader.batch_sampler), BATCHES_LOOKED_AT))
             fetch = MapFetch(loader.dataset, loader.collate_fn, loader.fetch_seed)
-            collated = [fetch(0, batch) for batch in batches]
+            # Plain lists: also what is only a filler for this process is a batch of its size.
+            collated = [fetch(0, list(batch)) for batch in batches]
         finally:
             set_random_state(*random)
         return max(collated, key=_elements, default=None)
@@ -198,7 +223,9 @@ def _smallest_piece(run: Run, batch: Any, rows: int) -> Any:
 
 
 def _elements(batch: Any) -> int:
-    """Numbers in all tensors of a batch."""
+    """Numbers in all tensors of a batch; 0 where there is none."""
+    if batch is None:
+        return 0
     if isinstance(batch, Tensor):
         return batch.numel()
     values = batch.values() if hasattr(batch, "values") else batch if isinstance(batch, (list, tuple)) else ()

@@ -60,6 +60,9 @@ def _metrics_of_one_batch(trainer: Any, prefix: str) -> list[str] | None:
 class _FirstBatch:
     """A loader of one batch."""
 
+    #: Each process tries its own: what matters are the names of the metrics.
+    splits_by_process = True
+
     def __init__(self, loader: Any) -> None:
         self.loader = loader
         self.dataset = getattr(loader, "dataset", None)

@@ -8,6 +8,7 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from trainwright.config.backends import Place
+from trainwright.config.fields import ours
 from trainwright.core.backend import Backend
 from trainwright.core.callback import CallbackHandler
 from trainwright.core.modifier import Modifier
@@ -16,6 +17,7 @@ from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.core.stops import StopRequests
 from trainwright.engines.torch.engine import TorchEngine
 from trainwright.engines.torch.memory import MemoryReport
+from trainwright.engines.torch.strategies.base import Strategy
 
 
 class Foundation:
@@ -55,11 +57,14 @@ class Foundation:
     modifiers: list[Modifier] = []  # noqa: RUF012 - replaced, never changed
     #: Those that change the loss of a micro-batch, while a training runs.
     _loss_modifiers: list[Modifier] = []  # noqa: RUF012 - replaced, never changed
-    #: The processes that take part.
+    #: The processes that take part, and how the model is spread over them.
     _backend: Backend
+    strategy: Strategy
 
     def _place(self) -> Place:
-        return Place(self._backend.rank, self._backend.local_rank, self._backend.world_size)
+        """Whose part of the data this process has: processes that compute layers together have the same."""
+        together = ours(self.args, "tensor_parallel_size")
+        return Place(self._backend.rank // together, self._backend.local_rank, self._backend.world_size // together)
 
     def _require_model(self) -> None:
         if self.model is None:

@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from trainwright.core.backend import Backend
 from trainwright.data.loader import has_length
 
 
@@ -25,7 +26,7 @@ class TrainingPlan:
 
 def total_train_batch_size(args: Any) -> int:
     """Samples per optimizer step over all devices."""
-    return args.train_batch_size * args.gradient_accumulation_steps * args.world_size
+    return args.train_batch_size * args.gradient_accumulation_steps * args.data_processes
 
 
 def plan_training(trainer: Any, loader: Any) -> TrainingPlan:
@@ -50,6 +51,17 @@ def plan_training(trainer: Any, loader: Any) -> TrainingPlan:
     max_steps = _steps_of_epochs(loader, args, steps_per_epoch)
     samples = int(examples * args.num_train_epochs)
     return TrainingPlan(math.ceil(args.num_train_epochs), max_steps, steps_per_epoch, batches, examples, samples)
+
+
+def refuse_uneven(plan: TrainingPlan, backend: Backend) -> None:
+    """Processes that take other numbers of steps would wait for each other for ever."""
+    found = backend.gather(plan.steps_per_epoch)
+    if len(set(found)) > 1:
+        raise ValueError(
+            f"The training data gives the processes different numbers of steps in an epoch ({found}): its sampler must "
+            "give each the same number of batches, as torch's DistributedSampler does; without a sampler for several "
+            "processes the Trainer shares the data out by itself."
+        )
 
 
 def _epoch_sizes(loader: Any) -> Any:

@@ -18,6 +18,7 @@ from trainwright.engines.torch.model_setup import (
     watch_for_overflow,
 )
 from trainwright.engines.torch.module import Module, main_model
+from trainwright.trainer.spreading import spreads_by_itself
 
 
 def compiled_again(trainer: Any) -> nn.Module:
@@ -32,7 +33,7 @@ def compiled_again(trainer: Any) -> nn.Module:
 def prepared_model(trainer: Any) -> Iterator[nn.Module]:
     """The model as it is called in training: on the device, with what the arguments ask for; hooks go afterwards."""
     args, model = trainer.args, trainer.model
-    if not hasattr(model, "hf_device_map") and args.place_model_on_device is not False:
+    if not hasattr(model, "hf_device_map") and args.place_model_on_device is not False and not spreads_by_itself(args):
         model.to(args.device)
     # A Module's own forward is nobody's business; the network is in its `model`.
     network = main_model(model)
@@ -46,11 +47,13 @@ def prepared_model(trainer: Any) -> Iterator[nn.Module]:
     if args.neftune_noise_alpha is not None:
         handles.append(add_neftune(network, args.neftune_noise_alpha))
     try:
-        if args.torch_compile and isinstance(model, Module):
+        if args.torch_compile and isinstance(model, Module) and not spreads_by_itself(args):
             with compiled_in_place(model, args):
                 yield model
+        elif args.torch_compile and not spreads_by_itself(args):
+            yield compiled(model, args)
         else:
-            yield compiled(model, args) if args.torch_compile else model
+            yield model
     finally:
         for handle in handles:
             handle.remove()

@@ -17,12 +17,14 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from trainwright.checkpoint.sharded import StoredTensors, is_stored
 from trainwright.checkpoint.training_state import CALLBACKS, TRAINING
 from trainwright.checkpoint.weights import WEIGHTS
 from trainwright.core.modifier import Modifier, Site
 from trainwright.recipes.distillation.base import LearnsFromTeacher
 from trainwright.recipes.pruning.cutting import fit_to_shapes
 from trainwright.recipes.pruning.layers import PassThrough
+from trainwright.recipes.spread import whole
 from trainwright.trainer.capture import callback_tensors, numbered
 
 logger = logging.getLogger("trainwright")
@@ -33,18 +35,22 @@ STATE = "recipe_state.safetensors"
 
 def write_recipe_files(folder: Path, text: str | None, modifiers: list[Modifier]) -> None:
     """Write what ``folder`` should say about how its weights were made."""
+    write_recipe_state(folder, text, state_file(modifiers) if modifiers else None)
+
+
+def write_recipe_state(folder: Path, text: str | None, state: tuple[dict[str, Tensor], dict[str, str]] | None) -> None:
+    """The same, with what :func:`state_file` says, which it may take all processes to say."""
     if text is not None:
         (folder / RECIPE).write_text(text, encoding="utf-8")
-    if modifiers:
-        tensors, said = state_file(modifiers)
-        save_file(tensors, folder / STATE, metadata=said)
+    if state is not None:
+        save_file(state[0], folder / STATE, metadata=state[1])
 
 
 def state_file(modifiers: list[Modifier]) -> tuple[dict[str, Tensor], dict[str, str]]:
     """What modifiers know at present, as tensors and metadata of a safetensors file; copies."""
     tensors, values = callback_tensors(modifiers)
     # Two modifiers may hold the same tensor, which the format does not know.
-    own = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    own = {name: whole(tensor.detach()).cpu().contiguous().clone() for name, tensor in tensors.items()}
     shapes = {name: list(tensor.shape) for name, tensor in own.items() if tensor.dtype == torch.bool}
     packed = {name: _to_bits(tensor) if name in shapes else tensor for name, tensor in own.items()}
     return packed, {"values": json.dumps(values), "masks": json.dumps(shapes)}
@@ -61,7 +67,7 @@ def read_recipe_state(folder: Path) -> dict[str, dict[str, Any]]:
         return _by_key(json.loads(said.get("values", "{}")), tensors)
     if (folder / TRAINING).is_file():
         values = json.loads((folder / TRAINING).read_text(encoding="utf-8"))["callbacks"]
-        tensors = load_file(folder / CALLBACKS) if (folder / CALLBACKS).is_file() else {}
+        tensors = dict(StoredTensors(folder, CALLBACKS)) if is_stored(folder, CALLBACKS) else {}
         of_modifiers = {key: value for key, value in values.items() if "progress" in value}
         return _by_key(of_modifiers, tensors)
     return {}

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import logging
 import math
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ from trainwright.recipes.distillation.layerwise import ComparesLayers
 from trainwright.recipes.distillation.teacher import DISABLE, SELF, Teacher, fingerprint, resolve_teacher
 from trainwright.recipes.pruning.layers import PassThrough
 from trainwright.recipes.pruning.optimizer_state import replace_parameters
+from trainwright.recipes.spread import whole
 from trainwright.trainer.capture import numbered
 from trainwright.trainer.planning import TrainingPlan
 from trainwright.trainer.preparation import compiled_again
@@ -134,7 +134,8 @@ class RecipeMethods(RunningMethods):
                 "recipe cannot act: let the Trainer optimize, or use ScheduledModifierManager in your own loop."
             )
         model = unwrap(self.model)
-        refuse_for_sharded(self.modifiers, model)
+        if self.strategy.is_sharded:
+            refuse_for_sharded(self.modifiers)
         for modifier in self.modifiers:
             modifier.forget()
         self._engage_teacher(model)
@@ -150,6 +151,8 @@ class RecipeMethods(RunningMethods):
                 "recipe compares outputs with a teacher's."
             )
         extra = [parameter for m in self.modifiers for parameter in m.extra_parameters().values()]
+        for parameter in extra:
+            parameter.data = parameter.data.to(self.args.device)
         self.engine.extra_parameters = extra
 
     def _engage_teacher(self, model: nn.Module) -> None:
@@ -157,6 +160,9 @@ class RecipeMethods(RunningMethods):
         if not wants:
             return
         chosen = resolve_teacher(self.teacher, model)
+        if chosen is not None and self.strategy.is_sharded:
+            # Whole on every device, unlike the model, which goes there in parts.
+            chosen = chosen.to(self.args.device)
         own_hash = fingerprint(chosen) if chosen is not None and self.teacher == SELF else None
         called = compiled(chosen, self.args) if chosen is not None and self.args.torch_compile else chosen
         asked: dict[Any, Teacher | None] = {}
@@ -270,7 +276,7 @@ class RecipeMethods(RunningMethods):
             self._site.logs.clear()
             masks = [mask for m in self.modifiers for mask in getattr(m, "masks", {}).values()]
             if masks:
-                kept = sum(int(mask.count_nonzero()) for mask in masks)
+                kept = sum(int(whole(mask.count_nonzero())) for mask in masks)
                 logs["sparsity"] = 1 - kept / sum(mask.numel() for mask in masks)
         super()._log_training(logs)
 
@@ -334,13 +340,13 @@ class RecipeMethods(RunningMethods):
         return write_recipe(recipe)
 
 
-def refuse_for_sharded(modifiers: list[Modifier], model: nn.Module) -> None:
+def refuse_for_sharded(modifiers: list[Modifier]) -> None:
     """What looks at whole tensors, or replaces them, cannot work on parts of them."""
-    # Its import takes a while, and whoever has such a model has paid for it.
-    sharded = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
-    if sharded is None or not any(isinstance(parameter, sharded) for parameter in model.parameters()):
-        return
-    cannot = [type(m).__name__ for m in modifiers if m.needs_whole_tensors or m.changes_structure]
+    cannot = [
+        type(m).__name__
+        for m in modifiers
+        if m.needs_whole_tensors or m.changes_structure or not getattr(m, "works_in_parts", True)
+    ]
     if cannot:
         raise ValueError(
             f"The model's parameters are sharded over processes, and {', '.join(dict.fromkeys(cannot))} needs them "

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from trainwright.checkpoint.directory import list_checkpoints, newest_good
 from trainwright.checkpoint.interchange.continuing import PresentOptimizer, with_names
 from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, verify
+from trainwright.checkpoint.sharded import StoredTensors, is_stored
 from trainwright.checkpoint.training_state import CALLBACKS, load_training_state, unflatten_optimizer
 from trainwright.checkpoint.weights import load_weights
 from trainwright.config.fields import ours
@@ -67,9 +68,11 @@ class RestoringMethods(SavingMethods):
 
     def _agreed_checkpoint(self, wanted: str | Path | bool | None) -> Path | None:
         """The first process chooses, since it alone writes: what others see may be older by a moment."""
-        own = self._resolve_checkpoint(wanted)
-        # What a checkpointer fetched is in a place of each process's own.
-        return own if self._handing_over is not None else self._backend.gather(own)[0]
+        if self._handing_over is not None:
+            # What a checkpointer fetched is in a place of each process's own.
+            return self._resolve_checkpoint(wanted)
+        own = self._resolve_checkpoint(wanted) if self._backend.rank == 0 else None
+        return self._backend.gather(own)[0]
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str | Path, model: nn.Module | None = None) -> None:
         """Weights of a checkpoint into the model."""
@@ -77,8 +80,9 @@ class RestoringMethods(SavingMethods):
 
     def _load_training_state(self, folder: Path) -> dict[str, Any]:
         """Optimizer, schedule and scaler of a checkpoint; returns the rest (random state, data position)."""
-        tensors, random_tensors, rest = load_training_state(folder)
-        _refuse_other_processes(rest.get("processes", 1), self._backend.world_size)
+        tensors, random_tensors, rest = load_training_state(folder, dict(unwrap(self.model).named_parameters()))
+        processes = rest.get("processes", 1)
+        _note_other_processes(processes, self._backend.world_size)
         # None: the one who handed the checkpoint back wants an optimizer and a schedule that begin anew.
         if rest["optimizer"] is not None:
             rest = self._load_tools(tensors, rest)
@@ -90,8 +94,9 @@ class RestoringMethods(SavingMethods):
         self._imported_from = rest.get("imported_from")
         random = None if rest["random"] is None else of_process((random_tensors, rest["random"]), self._backend.rank)
         return {
-            "data": rest["data"],
+            "data": _with_processes(rest["data"], processes),
             "random": random,
+            "processes": processes,
             "was_ending": rest.get("was_ending", False),
             "micro_batch": rest.get("micro_batch"),
         }
@@ -132,7 +137,7 @@ class RestoringMethods(SavingMethods):
         self._weights_in_training = {}
 
     def _restore_callback_tensors(self, folder: Path, values: dict[str, Any]) -> None:
-        stored = load_file(folder / CALLBACKS) if (folder / CALLBACKS).is_file() else {}
+        stored = self._callback_tensors(folder) if is_stored(folder, CALLBACKS) else {}
         present = numbered(self.callback_handler.callbacks)
         for key in values.keys() - present.keys():
             logger.warning("The checkpoint holds the state of %s, which this run does not have.", key.split(".")[0])
@@ -142,6 +147,21 @@ class RestoringMethods(SavingMethods):
                 callback.load_state_dict({"tensors": own, "values": values[key]})
             else:
                 logger.warning("The checkpoint holds no state of %s: it starts anew.", key.split(".")[0])
+
+    def _callback_tensors(self, folder: Path) -> Mapping[str, Tensor]:
+        """Tensors that callbacks saved; what is kept of a parameter that is in parts, in the same parts."""
+        stored = StoredTensors(folder, CALLBACKS)
+        if not self.strategy.is_sharded:
+            return stored
+        named = dict(unwrap(self.model).named_parameters())
+        answer: dict[str, Tensor] = {}
+        for name in stored:
+            # "EMACallback.0.layer.weight", "MagnitudePruningModifier.0.mask.layer.weight"
+            words = name.split(".")
+            owners = (named.get(".".join(words[start:])) for start in range(2, len(words)))
+            owner = next((parameter for parameter in owners if parameter is not None), None)
+            answer[name] = stored[name] if owner is None else stored.spread_like(name, owner)
+        return answer
 
     def _restore_callbacks(self, saved: dict[str, Any]) -> None:
         """Give callbacks back what they had counted; their settings too, when the arguments ask for it."""
@@ -190,14 +210,22 @@ def _refuse_other_tools(saved: dict[str, str], now: dict[str, str]) -> None:
         )
 
 
-def _refuse_other_processes(saved: int, now: int) -> None:
-    """A place in the data is counted in batches of one process."""
+def _note_other_processes(saved: int, now: int) -> None:
     if saved != now:
-        raise ValueError(
-            f"The checkpoint was saved by a run of {saved} processes and this one has {now}: start it with "
-            f"{'plain `python`' if saved == 1 else f'`torchrun --nproc-per-node={saved}`'}, or begin a new run from "
-            "the checkpoint's weights."
+        logger.warning(
+            "The checkpoint was saved by a run of %d processes and this one has %d: samples come in the same order, "
+            "and in the same steps if batch size x accumulation x processes is the same. What processes draw at random "
+            "(dropout) is not what it would have been.",
+            saved,
+            now,
         )
+
+
+def _with_processes(data: dict[str, Any], processes: int) -> dict[str, Any]:
+    """The place in the data; of a checkpoint that counted the samples of one process, without that count."""
+    if "processes" in data or "steps" in data:
+        return data
+    return {**data, "processes": processes} | ({"samples": None} if processes > 1 else {})
 
 
 def _compare_groups(saved: list[dict[str, Any]], now: list[dict[str, Any]]) -> None:

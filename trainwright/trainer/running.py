@@ -10,32 +10,32 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from trainwright.callbacks.run_directory import keep_logged
 from trainwright.callbacks.watchdog import WatchdogCallback
 from trainwright.checkpoint.directory import newest_good, sweep
 from trainwright.checkpoint.interchange.continuing import LoaderDraws, draw_as_a_loader_does, place_after
 from trainwright.config.fields import ours
-from trainwright.core.errors import NonFiniteError, Preempted, Rewind, StopRequested
+from trainwright.core.errors import NonFiniteError, Rewind, StopRequested
+from trainwright.core.marker import clear_marker
 from trainwright.core.run import Run, Unfinished
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.core.stops import StopRequests
 from trainwright.data.feed import TrainFeed, take
-from trainwright.engines.torch.memory import is_out_of_memory
+from trainwright.data.order import mixed_seed
+from trainwright.data.position import steps_are_alike
 from trainwright.engines.torch.nonfinite import NonFiniteWatch
-from trainwright.engines.torch.randomness import random_state
+from trainwright.engines.torch.randomness import random_state, random_state_from
 from trainwright.loop.fit import begin, end, run_epochs
-from trainwright.trainer.fitting import FittingMethods
-from trainwright.trainer.planning import TrainingPlan
+from trainwright.trainer.leaving import LeavingMethods
+from trainwright.trainer.planning import TrainingPlan, refuse_uneven
 from trainwright.trainer.signatures import accepted_keywords, overrides
 from trainwright.trainer.steps import StepMethods
 
 logger = logging.getLogger("trainwright")
 
 
-class RunningMethods(FittingMethods):
-    """Build a run, drive it, stop it, rescue it."""
+class RunningMethods(LeavingMethods):
+    """Build a run and drive it."""
 
     _guards: list[Any] = []  # noqa: RUF012 - replaced, never changed
     _nonfinite: NonFiniteWatch
@@ -45,16 +45,19 @@ class RunningMethods(FittingMethods):
     def _train_to_the_end(
         self, loader: Any, plan: TrainingPlan, checkpoint: Path | None, ignore_keys: list[str] | None
     ) -> None:
-        if self.args.should_save and (swept := sweep(self._run_directory())):
-            self._events.record(
-                "swept", f"Cleared what a killed run left behind: {', '.join(swept)}.", level=logging.INFO
-            )
+        if self.args.should_save:
+            clear_marker(self._run_directory())
+            if swept := sweep(self._run_directory()):
+                self._events.record(
+                    "swept", f"Cleared what a killed run left behind: {', '.join(swept)}.", level=logging.INFO
+                )
         run = self._build_run(loader, plan, checkpoint, ignore_keys)
         with StopRequests(
             handle_signals=ours(self.args, "handle_signals"),
             max_seconds=None if ours(self.args, "max_hours") is None else ours(self.args, "max_hours") * 3600,
             deadline=ours(self.args, "preemption_deadline"),
-            on_deadline=lambda: self._save_last_boundary_aside(run),
+            # Alone, a process does not know the random numbers of the others.
+            on_deadline=None if self._backend.world_size > 1 else lambda: self._save_last_boundary_aside(run),
         ) as self._stops:
             try:
                 self._look_for_what_fits(run, loader)
@@ -118,65 +121,6 @@ class RunningMethods(FittingMethods):
         super()._log_training(logs)
         self._nonfinite.settle()
 
-    def _stop_early(self, run: Run, stop: StopRequested) -> None:
-        """Save, and raise what the caller should see."""
-        random = self._random_of_all() if self._backend.world_size > 1 else None
-        may_save = self._may_save_unasked("interrupt" if stop.by_keyboard else None)
-        saved = self._save_where_it_stands(run, random) if may_save else None
-        if saved is None and not may_save and self.args.should_save:
-            logger.warning("save_strategy='no': nothing is saved before stopping.")
-        where = f"{saved.name} holds everything" if saved is not None else "nothing was saved"
-        self._events.record(
-            "stopped",
-            f"Stopped by {stop.reason} after step {self.state.global_step}; {where}.",
-            step=self.state.global_step,
-            checkpoint=None if saved is None else saved.name,
-        )
-        if stop.by_keyboard:
-            raise KeyboardInterrupt
-        raise Preempted(stop.reason, ours(self.args, "preempted_exit_code"), None if saved is None else str(saved))
-
-    def _rescue(self, run: Run, error: BaseException) -> None:
-        """Save the last boundary before an error ends the run; whatever fails here must not hide the error."""
-        if not self._may_save_unasked(_kind_of(error)) or self.state.global_step == self._first_step:
-            return
-        try:
-            saved = self._save_where_it_stands(run)
-        except Exception as second:
-            self._events.record("not_saved", f"The state could not be saved after the error: {second}.")
-            return
-        if saved is not None:
-            self._events.record(
-                "rescued",
-                f"{type(error).__name__} ended the run; step {self.state.global_step} is saved in {saved.name}.",
-                step=self.state.global_step,
-                error=type(error).__name__,
-            )
-
-    def _attend(self) -> None:
-        if not self.engine.is_alone:
-            self._attend_together()
-            return
-        if self._saver.owes_a_save:
-            self._saver.owes_a_save = False
-            self.control.should_save = True
-        self._nonfinite.look(self.state.global_step, self.engine.was_bad, self._feed)
-        self._leave_if_asked()
-
-    def _attend_together(self) -> None:
-        """The same where several processes must do alike: one that saved or left alone would wait for the others."""
-        assert self._stops is not None
-        own = [self._saver.owes_a_save, self._stops.asked]
-        flags = self._backend.sum(torch.tensor(own, dtype=torch.int64, device=self.engine.device))
-        is_owed, is_asked = (bool(flag) for flag in flags)
-        if is_owed:
-            self._saver.owes_a_save = False
-            self.control.should_save = True
-        self._nonfinite.look(self.state.global_step, self.engine.was_bad, self._feed)
-        if is_asked:
-            self._stops.raise_if_asked()
-            raise StopRequested("another process")
-
     # ---- building the run
 
     def _build_run(self, loader: Any, plan: TrainingPlan, checkpoint: Path | None, ignore_keys: Any) -> Run:
@@ -190,16 +134,7 @@ class RunningMethods(FittingMethods):
             trial_name=self.hp_name(self._search.trial) if self.hp_name and self._search else None,
             trial_params=self._search.trial.params if self._search else None,
         )
-        draw = self._draw_batches if overrides(self, StepMethods, "get_batch_samples") else take
-        accumulation = self.args.gradient_accumulation_steps
-        self._feed = TrainFeed(
-            loader,
-            accumulation,
-            plan.batches_per_epoch,
-            steps_if_unsized=plan.max_steps,
-            draw=draw,
-            poll=self._leave_if_asked,
-        )
+        self._feed = self._new_feed(loader, plan)
         self.control = TrainerControl()
         self._set_guards()
         self._micro, self._cut_is_known = self._new_micro_batching(), False
@@ -236,6 +171,19 @@ class RunningMethods(FittingMethods):
             micro=self._micro,
             cut=self.split_batch,
             redo=self._step_was_redone,
+        )
+
+    def _new_feed(self, loader: Any, plan: TrainingPlan) -> TrainFeed:
+        refuse_uneven(plan, self._backend)
+        return TrainFeed(
+            loader,
+            self.args.gradient_accumulation_steps,
+            plan.batches_per_epoch,
+            steps_if_unsized=plan.max_steps,
+            draw=self._draw_batches if overrides(self, StepMethods, "get_batch_samples") else take,
+            poll=self._leave_if_asked,
+            process=self._place(),
+            agree=lambda has_more: bool(self._backend.sum(int(has_more))),
         )
 
     def _refer_to(self, loader: Any) -> None:
@@ -285,7 +233,14 @@ class RunningMethods(FittingMethods):
         rest["data"] = self._place_of_import(rest["data"], saved, plan)
         self.state = saved
         saved.num_train_epochs, saved.train_batch_size = plan.epochs, self.args.train_batch_size
+        # The first process wrote it; what this one shows and writes depends on which one it is.
+        saved.is_local_process_zero = self.is_local_process_zero()
+        saved.is_world_process_zero = self.is_world_process_zero()
         self._resumed_random = rest["random"]
+        if rest["random"] is None and rest["processes"] <= self._backend.rank:
+            # The run had fewer processes; this one has drawn nothing in it yet.
+            seed = mixed_seed(self.args.seed, saved.global_step, self._backend.rank)
+            self._resumed_random = random_state_from(seed)
         self._take_up_cut(rest["micro_batch"])
         self._feed.start_at(rest["data"], after_skip=self._take_up_state, restart_epoch=self.args.ignore_data_skip)
         saved.max_steps = self._steps_with_what_is_left(saved, plan, rest["data"])
@@ -351,8 +306,7 @@ class RunningMethods(FittingMethods):
     def _steps_with_what_is_left(self, saved: TrainerState, plan: TrainingPlan, position: dict[str, Any]) -> int:
         """``max_steps``, counted from here where steps or epochs before the resume were of another size."""
         now = self._feed.position()
-        amounts = ("batch_size", "accumulation", "dataset_length")
-        if plan.batches_per_epoch is None or all(position.get(name) == now[name] for name in amounts):
+        if plan.batches_per_epoch is None or steps_are_alike(position, now):
             return plan.max_steps
         left_in_epoch = self._feed.steps_left_in_epoch()
         if self.args.max_steps > 0:
@@ -377,10 +331,3 @@ class RunningMethods(FittingMethods):
         for group, (rate, initial) in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"], group["initial_lr"] = rate, initial
         self.engine.scheduler = scheduler
-
-
-def _kind_of(error: BaseException) -> str:
-    """What ``rescue_on`` calls it."""
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupt"
-    return "out_of_memory" if isinstance(error, Exception) and is_out_of_memory(error) else "error"

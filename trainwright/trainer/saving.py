@@ -13,8 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.checkpoint.directory import checkpoint_path, rotate
+from trainwright.checkpoint.pack import TensorPack
+from trainwright.checkpoint.pieces import is_spread
 from trainwright.checkpoint.saver import Saver
-from trainwright.checkpoint.weights import save_weights
+from trainwright.checkpoint.together import Together
+from trainwright.checkpoint.weights import WEIGHTS, copied_apart, save_config, save_weights
 from trainwright.config.fields import ours
 from trainwright.config.intervals import SAVE, cadence
 from trainwright.core.callback import listens_to
@@ -26,7 +29,8 @@ from trainwright.engines.torch.targets import unwrap
 from trainwright.trainer.capture import Capture, Moment, arguments_text
 from trainwright.trainer.evaluation import EvaluationMethods
 from trainwright.trainer.handing_over import HandingOver
-from trainwright.trainer.recipe_folder import write_recipe_files
+from trainwright.trainer.recipe_folder import state_file, write_recipe_files, write_recipe_state
+from trainwright.trainer.shared_capture import SharedFiles, gathered, saved_by_all
 from trainwright.trainer.signatures import is_ours, is_users_own
 
 logger = logging.getLogger("trainwright")
@@ -44,6 +48,8 @@ class SavingMethods(EvaluationMethods):
     _capture: Capture
     #: Takes checkpoints elsewhere, where a checkpointer was given.
     _handing_over: HandingOver | None = None
+    #: Those who write checkpoints with this process, where no process has all the weights.
+    together: Together | None = None
     #: Held while a checkpoint is captured: the deadline's thread may want to do the same.
     _saving: threading.Lock
     #: What the last checkpoint holds: the same moment need not be saved twice.
@@ -56,8 +62,12 @@ class SavingMethods(EvaluationMethods):
     def save_model(self, output_dir: str | Path | None = None, _internal_call: bool = False) -> None:
         """Write the model (and tokenizer or processor) so that ``from_pretrained`` reads it.
 
-        Without ``output_dir`` it goes to the checkpointer, if the Trainer was given one.
+        Without ``output_dir`` it goes to the checkpointer, if the Trainer was given one. Where the weights are in
+        parts (FSDP), every process must call this, and each writes some of them.
         """
+        if self._takes_all_to_save():
+            self._save_by_all(Path(output_dir or self.args.output_dir))
+            return
         if not self.args.should_save:
             return
         if output_dir is None and self._handing_over is not None:
@@ -72,6 +82,40 @@ class SavingMethods(EvaluationMethods):
         self._save_processor(folder)
         (folder / "config.yaml").write_text(arguments_text(self.args)(), encoding="utf-8")
         write_recipe_files(folder, self._recipe_text(), self.modifiers)
+
+    def _takes_all_to_save(self) -> bool:
+        """Whether no process has all the weights."""
+        return self.strategy.is_sharded and any(is_spread(parameter) for parameter in self.model.parameters())
+
+    def _writers(self) -> Together | None:
+        """The processes that write together, where it takes all of them."""
+        if not self.strategy.is_sharded:
+            return None
+        if self.together is None:
+            self._backend.start(self.args)
+            self.together = Together(self.args.ddp_timeout)
+        return self.together
+
+    def _save_by_all(self, folder: Path) -> None:
+        writers = self._writers()
+        assert writers is not None
+        model = copied_apart(unwrap(self.model))
+        if model is None:
+            # Only its own save_pretrained knows how to write it, and that wants everything in one place.
+            whole = gathered(unwrap(self.model).state_dict(), keep=self.args.should_save)
+            if self.args.should_save:
+                self._save(folder, state_dict=whole)
+            self._backend.barrier()
+            return
+        files = SharedFiles(writers, {WEIGHTS: model[0]}, model[1], lambda kind, tensors: TensorPack(tensors))
+        recipe_state = state_file(self.modifiers) if self.modifiers else None
+        if self.args.should_save:
+            folder.mkdir(parents=True, exist_ok=True)
+            save_config(unwrap(self.model), folder)
+            self._save_processor(folder)
+            (folder / "config.yaml").write_text(arguments_text(self.args)(), encoding="utf-8")
+            write_recipe_state(folder, self._recipe_text(), recipe_state)
+        saved_by_all(folder, files)
 
     def _save_processor(self, folder: Path) -> None:
         processor = self.processing_class or getattr(getattr(self, "data_collator", None), "tokenizer", None)
@@ -89,16 +133,17 @@ class SavingMethods(EvaluationMethods):
         self._capture = Capture()
         self._saved_moment = None
         self._saving = threading.Lock()
+        self._writers()
         self.engine.wait_for_copy = self._saver.wait_for_copy
 
     def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
         """Write ``checkpoint-<step>`` whole, then let older ones go; in the background where nobody waits for it."""
         self.engine.rest_weights()
-        random = self._random_of_all()
-        if not self.args.should_save:
+        random, position = self._random_of_all(), self._feed.position_of_all(self.engine.gather)
+        if not self.args.should_save and self.together is None:
             self._note_best_folder()
             return
-        moment = None if self.args.save_only_model else Moment(random, self._feed.position())
+        moment = None if self.args.save_only_model else Moment(random, position)
         aside = ours(self.args, "save_in_background") and self._handing_over is None and not self._save_is_awaited()
         self._write_moment(moment, background=aside)
         self._saved_moment = self._moment_key()
@@ -177,17 +222,19 @@ class SavingMethods(EvaluationMethods):
         """Whether checkpoints are wanted at all or, where something ends the run, for that ``kind`` of end."""
         wanted = bool(cadence(self.args, SAVE)) or self.args.save_strategy == "best" or self.args.enable_jit_checkpoint
         wanted = wanted or kind in (ours(self.args, "rescue_on") or ())
-        return wanted and self.args.should_save and not self.args.save_only_model
+        return wanted and (self.args.should_save or self.together is not None) and not self.args.save_only_model
 
     def _random_of_all(self) -> RandomState:
         """Random states of all processes, which stand between the same two steps."""
         own = random_state() if self._resumed_random is None else self._resumed_random
         return of_all_processes(self._backend.gather(own))
 
-    def _save_where_it_stands(self, run: Run, random: RandomState | None = None) -> Path | None:
+    def _save_where_it_stands(
+        self, run: Run, random: RandomState | None = None, position: dict[str, Any] | None = None
+    ) -> Path | None:
         """Save the last boundary of an interrupted run: the unfinished step, if any, is undone first.
 
-        ``random`` is that of all processes, where they were interrupted together.
+        ``random`` and ``position`` are those of all processes, where they were interrupted together.
         """
         if run.phase is Phase.UPDATE:
             self._events.record(
@@ -209,6 +256,8 @@ class SavingMethods(EvaluationMethods):
         moment = dataclasses.replace(moment, in_training=self._rested_weights(), was_ending=ends)
         if random is not None:
             moment = dataclasses.replace(moment, random=random)
+        if position is not None and run.phase is not Phase.STEP:
+            moment = dataclasses.replace(moment, position=position)
         self._write_moment(moment, background=False)
         return shown if self._saver.last_saved == target else None
 

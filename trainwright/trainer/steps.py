@@ -14,6 +14,7 @@ from trainwright.data.feed import take
 from trainwright.engines.torch.cutting import cut_batch
 from trainwright.engines.torch.losses import logits_of, loss_of, smoothed_loss
 from trainwright.engines.torch.module import Module, loss_in, module_in
+from trainwright.engines.torch.strategies.ddp import Replicated
 from trainwright.engines.torch.targets import TargetCounter, base_model, is_mapping
 from trainwright.recipes.distillation.teacher import without_teacher_columns
 from trainwright.trainer.optimization import OptimizationMethods
@@ -141,6 +142,7 @@ class StepMethods(OptimizationMethods):
         if isinstance(weight, float):
             if weight == 0.0:
                 # No target: the mean is 0/0, and even 0 x its gradient may be NaN. There is nothing to learn here.
+                self.engine.backward_of_nothing(loss)
                 return torch.zeros_like(loss.detach())
             if weight != 1.0:
                 loss = loss * weight
@@ -224,7 +226,9 @@ class StepMethods(OptimizationMethods):
         return (loss, outputs) if return_outputs else loss
 
     def _loss_by_module(self, model: nn.Module, inputs: Any, return_outputs: bool) -> Any:
-        outputs = self._running_module(model).training_step(inputs)
+        # Through the wrapper, if there is one: it wants to see a forward pass.
+        run_step = model if isinstance(model, Replicated) else self._running_module(model).training_step
+        outputs = run_step(inputs)
         loss = loss_in(outputs)
         if loss is None:
             raise ValueError(

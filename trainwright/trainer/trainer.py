@@ -55,6 +55,7 @@ from trainwright.trainer.planning import TrainingPlan, plan_training
 from trainwright.trainer.preparation import prepared_model
 from trainwright.trainer.recipe_methods import RecipeMethods
 from trainwright.trainer.search import default_objective, default_space, search_hyperparameters
+from trainwright.trainer.spreading import adopt_sharded_parameters, choose_strategy, spreads_by_itself
 
 logger = logging.getLogger("trainwright")
 
@@ -148,7 +149,7 @@ class Trainer(RecipeMethods):
             lr_scheduler=self.lr_scheduler,
         )
 
-    #: Not on one process; scripts and subclasses ask.
+    #: Scripts and subclasses ask.
     is_model_parallel = is_deepspeed_enabled = is_fsdp_enabled = False
     hp_search_backend: str | None = None
 
@@ -161,7 +162,7 @@ class Trainer(RecipeMethods):
 
     def _adopt_model(self, model: nn.Module) -> None:
         """Take ``model`` and learn from its signature how to call it."""
-        if self.place_model_on_device and not hasattr(model, "hf_device_map"):
+        if self.place_model_on_device and not hasattr(model, "hf_device_map") and not spreads_by_itself(self.args):
             model = model.to(self.args.device)
         self.model = self.model_wrapped = model
         self._take_module(model)
@@ -173,6 +174,9 @@ class Trainer(RecipeMethods):
     def create_accelerator_and_postprocess(self) -> None:
         """Build the engine, and ``self.accelerator``, a view of it."""
         by_hand = self._module is not None and not self._module.automatic_optimization
+        self.strategy = choose_strategy(self, by_hand=by_hand)
+        self.is_fsdp_enabled = self.strategy.name == "fsdp"
+        self.is_deepspeed_enabled = self.strategy.name == "deepspeed"
         self.engine = self._engine_class()(
             device=self.args.device,
             precision=Precision(self.args, self.args.device),
@@ -182,6 +186,7 @@ class Trainer(RecipeMethods):
             count_targets=self.count_targets,
             backend=self._backend,
             set_grads_to_none=ours(self.args, "set_grads_to_none"),
+            strategy=self.strategy,
         )
         self.accelerator = AcceleratorView(self.engine, self.args.gradient_accumulation_steps)
 
@@ -289,10 +294,8 @@ class Trainer(RecipeMethods):
         self._prepare_recipe()
         if checkpoint is not None:
             self._restore_structure(checkpoint)
-            self._load_from_checkpoint(checkpoint)
         with prepared_model(self) as model:
-            self.model_wrapped = model
-            self._backend.share([*self.model.parameters(), *self.model.buffers()])
+            self._spread(model, checkpoint)
             epochs = min(plan.epochs, math.ceil(plan.max_steps / plan.steps_per_epoch))
             self._step_plan = StepPlan(plan.max_steps, plan.steps_per_epoch, epochs)
             self._create_training_tools(plan.max_steps)
@@ -315,9 +318,21 @@ class Trainer(RecipeMethods):
                     self._handing_over.close()
         return TrainOutput(self.state.global_step, self._summary["train_loss"], self._summary)
 
+    def _spread(self, called: nn.Module, checkpoint: Path | None) -> None:
+        """Weights of the checkpoint, if there is one, in the model; spread over the processes."""
+        if checkpoint is not None and not self.strategy.is_sharded:
+            self._load_from_checkpoint(checkpoint)
+        before = dict(self.model.named_parameters())
+        self.model_wrapped = self.strategy.spread(self.model, self._backend, called)
+        if self.strategy.is_sharded:
+            if self.optimizer is not None and not self._own_optimizer:
+                adopt_sharded_parameters(self.optimizer, before, self.model)
+            if checkpoint is not None:
+                self._load_from_checkpoint(checkpoint)
+
     def _seed_everything(self) -> None:
         # Processes must not draw the same dropout masks for their different samples.
-        rank = self.args.process_index
+        rank = self.args.process_index // ours(self.args, "tensor_parallel_size")
         seed = self.args.seed if rank == 0 else mixed_seed(self.args.seed, rank)
         (enable_full_determinism if self.args.full_determinism else set_seed)(seed)
 

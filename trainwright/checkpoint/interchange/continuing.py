@@ -149,7 +149,8 @@ def _groups(groups: list[dict[str, Any]], sources: list[int], present: PresentOp
 def place_after(steps: int, steps_per_epoch: int, accumulation: int, now: Mapping[str, Any]) -> dict[str, Any]:
     """The place in the data after ``steps`` updates, counted as transformers counts; ``now`` is a fresh feed's."""
     epoch, rest = divmod(steps, max(steps_per_epoch, 1))
-    return {**now, "epoch": epoch, "batches": rest * accumulation, "samples": None, "last_batch": None, "stream": None}
+    unknown = dict.fromkeys(("samples", "batches_of_all", "read", "last_batch", "stream"))
+    return {**now, **unknown, "epoch": epoch, "batches": rest * accumulation}
 
 
 def draw_as_a_loader_does() -> None:

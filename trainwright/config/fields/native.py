@@ -12,7 +12,10 @@ class NativeFields:
     """Largest piece of a batch that runs at once: a number, or "auto" to find what fits; the gradient is the same."""
 
     backend: str | None = field(default=None, metadata={"choices": BACKENDS})
-    """How the run is spread and computed: "sp" (one process) or "ddp", with -amp, -bf16 or -fp16; by the launcher."""
+    """How the run is spread: "sp" (one process), "ddp", "fsdp" or "deepspeed", each with -amp, -bf16 or -fp16."""
+
+    tensor_parallel_size: int = 1
+    """Processes that compute single layers together, for models that carry a plan; the others share out the data."""
 
     set_grads_to_none: bool = True
     """Forget gradients after each step; false fills them with zeros, which a few optimizers take otherwise."""

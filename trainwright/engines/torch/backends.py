@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainwright.engines.torch.meeting import store_of_this_attempt
+
 #: Bytes that are exchanged at once: large enough to be quick, small enough not to need the model's size again.
 _BUCKET_BYTES = 64 * 2**20
 
@@ -65,10 +67,22 @@ class DistributedProcesses(SingleProcess):
         self.communication = communication
         self._started_here = False
         self._device = torch.device("cpu")
+        #: For what is in main memory, where the group itself only moves what is on devices.
+        self._host: Any = None
 
     def start(self, args: Any) -> None:
         self._device = args.device
-        if dist.is_initialized():
+        if not dist.is_initialized():
+            self._start_group(args)
+        if self._host is None and not _moves_host_memory():
+            self._host = dist.new_group(backend="gloo", timeout=timedelta(seconds=args.ddp_timeout))
+
+    def _start_group(self, args: Any) -> None:
+        if self.world_size == 1:
+            # One process that shards all the same, on one GPU say: there is nobody to find.
+            dist.init_process_group(self._chosen(), store=dist.HashStore(), rank=0, world_size=1)
+            self._started_here = True
+            atexit.register(self.close)
             return
         missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
         if missing:
@@ -78,32 +92,42 @@ class DistributedProcesses(SingleProcess):
             )
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
-        chosen = self.communication or {"cuda": "nccl"}.get(self._device.type, "gloo")
+        timeout = timedelta(seconds=args.ddp_timeout)
         dist.init_process_group(
-            chosen, rank=self.rank, world_size=self.world_size, timeout=timedelta(seconds=args.ddp_timeout)
+            self._chosen(),
+            store=store_of_this_attempt(timeout),
+            rank=self.rank,
+            world_size=self.world_size,
+            timeout=timeout,
         )
         self._started_here = True
         # Evaluations after training still use the group. Left open, NCCL complains and gloo's threads may abort the
         # process when it ends (5 of 28 runs of a script that only sums a tensor; none of 28 if it is closed).
         atexit.register(self.close)
 
+    def _chosen(self) -> str:
+        return self.communication or {"cuda": "cpu:gloo,cuda:nccl"}.get(self._device.type, "gloo")
+
+    def _group(self, tensor: Tensor) -> Any:
+        return self._host if tensor.is_cpu else None
+
     def share(self, tensors: Iterable[Tensor]) -> None:
         # Together: a quantized model has hundreds of ranges, each a single number.
         with torch.no_grad():
             for bucket in _buckets(list(tensors)):
                 if len(bucket) == 1 and bucket[0].is_contiguous():
-                    dist.broadcast(bucket[0], src=0)
+                    dist.broadcast(bucket[0], src=0, group=self._group(bucket[0]))
                     continue
                 flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
-                dist.broadcast(flat, src=0)
+                dist.broadcast(flat, src=0, group=self._group(flat))
                 for tensor, sent in zip(bucket, flat.split([tensor.numel() for tensor in bucket]), strict=True):
                     tensor.copy_(sent.view_as(tensor))
 
     def reduce_gradients(self, parameters: Iterable[Tensor]) -> None:
         # A process without samples in this step has no gradients, but the others wait for its zeros.
         every = [p for p in parameters if p.requires_grad]
-        present = torch.tensor([p.grad is not None for p in every], dtype=torch.uint8, device=self._device)
-        dist.all_reduce(present, op=dist.ReduceOp.MAX)
+        present = torch.tensor([p.grad is not None for p in every], dtype=torch.uint8)
+        dist.all_reduce(present, op=dist.ReduceOp.MAX, group=self._host)
         used = [p for p, is_used in zip(every, present.tolist(), strict=True) if is_used]
         for bucket in _buckets(used):
             gradients = []
@@ -112,7 +136,7 @@ class DistributedProcesses(SingleProcess):
                     parameter.grad = torch.zeros_like(parameter)
                 gradients.append(parameter.grad)
             flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-            dist.all_reduce(flat)
+            dist.all_reduce(flat, group=self._group(flat))
             sizes = [gradient.numel() for gradient in gradients]
             for gradient, summed in zip(gradients, flat.split(sizes), strict=True):
                 gradient.copy_(summed.view_as(gradient))
@@ -120,20 +144,20 @@ class DistributedProcesses(SingleProcess):
     def sum(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             total = value.detach().clone()
-            dist.all_reduce(total)
+            dist.all_reduce(total, group=self._group(total))
             return total
+        # In main memory, so that no device is waited for.
         total = torch.tensor(value, dtype=torch.float64 if isinstance(value, float) else torch.int64)
-        total = total.to(self._device)
-        dist.all_reduce(total)
+        dist.all_reduce(total, group=self._host)
         return total.item()
 
     def gather(self, value: Any) -> list[Any]:
         parts: list[Any] = [None] * self.world_size
-        dist.all_gather_object(parts, value)
+        dist.all_gather_object(parts, value, group=self._host)
         return parts
 
     def barrier(self) -> None:
-        dist.barrier()
+        dist.barrier(group=self._host)
 
     def close(self) -> None:
         """Leave the group, if it was made here."""
@@ -142,6 +166,12 @@ class DistributedProcesses(SingleProcess):
             # What still refers to the group must not outlive the interpreter.
             gc.collect()
             self._started_here = False
+            self._host = None
+
+
+def _moves_host_memory() -> bool:
+    """Whether the group that there is takes tensors in main memory."""
+    return "cpu" in str(dist.get_backend_config()) or dist.get_backend() in ("gloo", "mpi")
 
 
 def _buckets(parameters: list[Tensor]) -> Iterable[list[Tensor]]:

@@ -19,6 +19,7 @@ from trainwright.engines.torch.meter import LossMeter, WeightedMean
 from trainwright.engines.torch.nonfinite import GradientCheck, is_bad, skips_on_device
 from trainwright.engines.torch.precision import Precision
 from trainwright.engines.torch.schedules import needs_metric
+from trainwright.engines.torch.strategies.base import Strategy, silenced
 from trainwright.engines.torch.targets import count_rows, unwrap
 
 
@@ -40,8 +41,10 @@ class TorchEngine:
         count_targets: Callable[[Any], Any],
         backend: Backend | None = None,
         set_grads_to_none: bool = True,
+        strategy: Strategy | None = None,
     ) -> None:
         self.device = device
+        self.strategy = strategy or Strategy()
         self._set_grads_to_none = set_grads_to_none
         self.precision = precision
         self.backend: Backend = backend or SingleProcess()
@@ -80,7 +83,8 @@ class TorchEngine:
         self.meter = LossMeter(skip_nonfinite=self.meter.skip_nonfinite)
         self._grad_norm = self._step_lr = None
         self.was_bad = False
-        self._skips_on_device = skips_on_device(optimizer)
+        # The kernel takes plain tensors or sharded ones, not both.
+        self._skips_on_device = skips_on_device(optimizer) and not self.strategy.is_sharded
 
     def look_at_parameters(self, model: nn.Module, known: set[nn.Parameter] | None = None) -> None:
         """Take the model as it will be called; again where some of its parameters were replaced, ``known`` among them.
@@ -106,18 +110,38 @@ class TorchEngine:
         return self._count_targets(batch)
 
     def forward_backward(self, batch: Any, portion: Portion, *, sync: bool) -> Tensor | None:
-        return self._training_step(batch, portion)
+        with self.strategy.micro_batch(sync=sync):
+            return self._training_step(batch, portion)
 
     def backward(self, loss: Tensor) -> None:
         """Gradients of ``loss``, scaled where fp16 needs it."""
+        if self.strategy.gradient_factor != 1.0:
+            loss = loss * self.strategy.gradient_factor
         if self.precision.scaler is not None:
             loss = self.precision.scaler.scale(loss)
         loss.backward()
+
+    def backward_of_nothing(self, loss: Tensor) -> None:
+        """Take part in the exchange of gradients with zeros, where ``loss`` is over no target at all."""
+        if self.strategy.sums_in_backward and loss.requires_grad:
+            with silenced(loss):
+                loss.backward()
+
+    @property
+    def runs_in_step(self) -> bool:
+        return self.strategy.runs_in_step and not self.is_alone
+
+    def most(self, number: int) -> int:
+        """The largest ``number`` of any process."""
+        every = torch.zeros(self.backend.world_size, dtype=torch.int64)
+        every[self.backend.rank] = number
+        return int(self.backend.sum(every).max())
 
     def is_out_of_memory(self, error: Exception) -> bool:
         return is_out_of_memory(error)
 
     def undo_step(self) -> None:
+        self.strategy.recover()
         self.clear_gradients()
         self.boundary.roll_back()
         release_memory(self.device)
@@ -138,9 +162,9 @@ class TorchEngine:
             shape()
         norm: Tensor | None = None
         if self.max_grad_norm > 0:
-            norm = nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm)
-        elif norm_wanted:
-            norm = nn.utils.get_total_norm([dense_part(p.grad) for p in self.parameters if p.grad is not None])
+            norm = self.strategy.clip(self.parameters, self.max_grad_norm)
+        elif norm_wanted or self.strategy.is_sharded:
+            norm = self.strategy.norm([dense_part(p.grad) for p in self.parameters if p.grad is not None])
         self._grad_norm = norm
         if self._scaler is not None:
             # Infinite gradients are the scaler's business: it looks for the largest scale that works.
@@ -154,9 +178,13 @@ class TorchEngine:
 
     def _reduced(self, loss: Tensor | None) -> Tensor | None:
         """Gradients and loss of the step over all processes: each judges the step by the same numbers."""
-        self.backend.reduce_gradients(self.parameters)
+        self.strategy.reduce(self.backend, self.parameters, self.extra_parameters)
         if self.is_alone:
             return loss
+        if loss is None and self.strategy.sums_in_backward:
+            # No process had a target: there is no gradient, not one of zeros, by which weights would still decay.
+            for parameter in self.parameters:
+                parameter.grad = None
         # BatchNorm's statistics, which each process took from its own samples.
         self.backend.share(self.boundary.changing())
         return self.backend.sum(torch.zeros((), device=self.device) if loss is None else loss.float())
@@ -283,6 +311,9 @@ class TorchEngine:
     def to_host(self, value: Any) -> Any:
         return to_numpy(value)
 
+    def from_host(self, value: Any) -> Any:
+        return from_numpy(value, self.device)
+
     def weighted_mean(self) -> WeightedMean:
         return WeightedMean(None if self.is_alone else self._sum_on_host)
 
@@ -290,7 +321,8 @@ class TorchEngine:
         return self.backend.sum(values.to(self.device)).cpu()
 
     def gather(self, value: Any) -> list[Any]:
-        return self.backend.gather(value)
+        """Of the processes that have samples of their own."""
+        return self.backend.gather(value)[:: self.strategy.copies]
 
     def release_memory(self) -> None:
         release_memory(self.device)
@@ -333,3 +365,14 @@ def to_numpy(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return rebuilt(value, [to_numpy(item) for item in value])
     return np.asarray(value) if np.isscalar(value) else value
+
+
+def from_numpy(value: Any, device: torch.device) -> Any:
+    """Tensors on ``device`` in place of numpy arrays."""
+    if isinstance(value, np.ndarray):
+        return torch.as_tensor(value).to(device)
+    if isinstance(value, Mapping):
+        return {key: from_numpy(item, device) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return rebuilt(value, [from_numpy(item, device) for item in value])
+    return value

@@ -16,8 +16,17 @@ class TorchProbe:
         found = None if use_cpu else torch.accelerator.current_accelerator(check_available=True)
         if found is None:
             return torch.device("cpu")
+        if index >= (count := torch.accelerator.device_count()):
+            raise ValueError(
+                f"This is process number {index + 1} on a machine with {count} GPU(s): start {count} processes "
+                "(--nproc), or let several share a GPU, to try something out, with ddp_backend='gloo'."
+            )
         # Apple's GPU is one device without a number; naming the index elsewhere keeps comparisons with tensors exact.
         return found if found.type == "mps" else torch.device(found.type, index)
+
+    def device_count(self) -> int:
+        """Accelerators of this machine."""
+        return torch.accelerator.device_count()
 
     def n_gpu(self, use_cpu: bool) -> int:
         """0 on the CPU, otherwise 1: several visible GPUs are never used behind the user's back."""

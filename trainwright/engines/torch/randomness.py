@@ -73,6 +73,16 @@ def random_state() -> tuple[dict[str, Tensor], dict[str, Any]]:
     return as_stored(random.getstate(), np.random.get_state(legacy=False), torch_states())
 
 
+def random_state_from(seed: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The state that all generators have after ``set_seed(seed)``; they stay as they are."""
+    before = random_state()
+    try:
+        set_seed(seed)
+        return random_state()
+    finally:
+        set_random_state(*before)
+
+
 def set_random_state(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> None:
     """Restore what ``random_state`` returned."""
     python, array = numbers["python"], numbers["numpy"]

@@ -14,6 +14,7 @@ from trainwright.recipes.pruning.optimizer_state import mask_kept_weights
 from trainwright.recipes.pruning.patterns import pattern_of
 from trainwright.recipes.pruning.per_weight import PerWeightModifier
 from trainwright.recipes.selecting import ALL_PRUNABLE
+from trainwright.recipes.spread import placed, whole
 
 
 class PruningModifier(PerWeightModifier):
@@ -24,6 +25,8 @@ class PruningModifier(PerWeightModifier):
     """
 
     kinds = ("mask",)
+    #: Whether it also prunes weights of which each process has a part.
+    works_in_parts = False
     #: Whether all weights are ranked in one list.
     global_sparsity = False
 
@@ -67,7 +70,7 @@ class PruningModifier(PerWeightModifier):
     def set_masks(self, site: Site, masks: dict[str, Tensor]) -> None:
         """Use ``masks`` from now on; weights that they take away are zero."""
         weights = self.weights(site)
-        self.kept["mask"] = {name: mask.contiguous() for name, mask in masks.items()}
+        self.kept["mask"] = {name: placed(mask.contiguous(), weights[name]) for name, mask in masks.items()}
         if self.global_sparsity:
             _note_emptied(self.masks)
         for name, mask in self.masks.items():
@@ -113,7 +116,7 @@ def _note_emptied(masks: dict[str, Tensor]) -> None:
     if not masks:
         return
     device = next(iter(masks.values())).device
-    is_left = torch.stack([mask.any().to(device) for mask in masks.values()]).tolist()
+    is_left = torch.stack([whole(mask.any()).to(device) for mask in masks.values()]).tolist()
     for name, some in zip(masks, is_left, strict=True):
         if not some and any(is_left):
             warn(

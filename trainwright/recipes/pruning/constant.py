@@ -20,6 +20,8 @@ class ConstantPruningModifier(PruningModifier):
     0.0
     """
 
+    works_in_parts = True
+
     def __init__(
         self,
         *,

@@ -14,6 +14,7 @@ from trainwright.recipes.pruning.base import PruningModifier
 from trainwright.recipes.pruning.masks import masks_of
 from trainwright.recipes.pruning.sparsity import checked_interpolation, checked_share, interpolate, progress_between
 from trainwright.recipes.selecting import ALL_PRUNABLE, select_parameters, sparsity_of
+from trainwright.recipes.spread import placed, whole
 
 FROM_PARAM = "__FROM_PARAM__"
 #: How far a final sparsity may be from that of its N:M pattern, which decides.
@@ -121,7 +122,7 @@ class GradualPruningModifier(PruningModifier):
     def begin(self, site: Site, epoch: float) -> None:
         finals = self._final_for(site)
         weights = self.scored(site)
-        self._found = {name: sparsity_of(weight) for name, weight in weights.items()}
+        self._found = {name: sparsity_of(whole(weight.detach())) for name, weight in weights.items()}
         self._original_sizes = {name: self._size(name, weight) for name, weight in weights.items()}
         if self.global_sparsity:
             zeros = sum(self._found[name] * size for name, size in self._original_sizes.items())
@@ -135,8 +136,10 @@ class GradualPruningModifier(PruningModifier):
                     f"{name} is {self._found[name]:.1%} zeros already, more than final_sparsity={finals[name]}: it "
                     "stays as sparse as it is."
                 )
-            alive = self._units_alive(name, weight.detach() != 0) if keeps_zeros else torch.ones_like(weight).bool()
-            self.masks[name] = alive
+            if keeps_zeros:
+                self.masks[name] = placed(self._units_alive(name, whole(weight.detach()) != 0), weight)
+            else:
+                self.masks[name] = torch.ones_like(weight).bool()
         self.kept_changed()
 
     def _size(self, name: str, weight: Tensor) -> int:
@@ -169,10 +172,10 @@ class GradualPruningModifier(PruningModifier):
     def masks_for(self, site: Site, scores: dict[str, Tensor], targets: dict[str, float]) -> dict[str, Tensor]:
         """Masks from scores, in which what is masked stays masked."""
         masks = masks_of(
-            {name: self._as_output_first(name, score) for name, score in scores.items()},
+            {name: self._as_output_first(name, whole(score)) for name, score in scores.items()},
             targets,
             self.pattern,
-            kept={name: self._as_output_first(name, mask) for name, mask in self.masks.items()},
+            kept={name: self._as_output_first(name, whole(mask)) for name, mask in self.masks.items()},
             together=self.global_sparsity,
         )
         return {name: self._as_output_first(name, mask) for name, mask in masks.items()}

@@ -25,6 +25,8 @@ class MagnitudePruningModifier(GradualPruningModifier):
     'unstructured'
     """
 
+    works_in_parts = True
+
     def scores(self, site: Site) -> dict[str, Tensor]:
         return magnitudes(self.scored(site))
 

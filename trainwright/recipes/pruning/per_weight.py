@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from trainwright.config.warnings import warn
 from trainwright.core.modifier import Modifier, Site
 from trainwright.recipes.selecting import select_parameters
+from trainwright.recipes.spread import placed
 
 
 def note_unused_frequency(modifier: Modifier, frequency: float) -> None:
@@ -61,7 +62,7 @@ class PerWeightModifier(Modifier):
                 for name in list(tensors):
                     tensor = tensors.pop(name)
                     if name in self._weights:
-                        tensors[name] = tensor.to(self._weights[name].device)
+                        tensors[name] = placed(tensor, self._weights[name])
             self.kept_changed()
         return self._weights
 

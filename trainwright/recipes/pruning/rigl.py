@@ -32,6 +32,8 @@ class RigLPruningModifier(PruningModifier):
     'erdos_renyi_kernel'
     """
 
+    changes_graph = True
+
     def __init__(
         self,
         *,

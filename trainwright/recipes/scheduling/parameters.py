@@ -39,6 +39,8 @@ class _OfParameters(Modifier):
 class TrainableParamsModifier(_OfParameters):
     """Trains (``trainable=True``) or freezes parameters from start to end; then they are as they were before."""
 
+    changes_graph = True
+
     def __init__(
         self,
         *,

@@ -1,0 +1,135 @@
+"""Processes that die, fail or are asked to stop, under our launcher and under torchrun: real ones, and what is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainwright.checkpoint.directory import list_checkpoints
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = str(Path(__file__).with_name("launched.py"))
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+OURS = [sys.executable, "-m", "trainwright", "launch", "--cpu", "-N", "2"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+
+pytestmark = pytest.mark.slow
+
+
+def run(*words: Any) -> subprocess.CompletedProcess[str]:
+    command = [str(word) for word in words]
+    return subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
+
+
+def weights(folder: Path) -> list[Any]:
+    return [json.loads((folder / f"weights-{rank}.json").read_text()) for rank in range(2)]
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "run/events.jsonl").read_text().splitlines()]
+
+
+def attempts(folder: Path) -> int:
+    return len((folder / "attempts-0").read_text().splitlines())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """Weights of the run that nothing happens to."""
+    folder = tmp_path_factory.mktemp("whole")
+    done = run(*OURS, SCRIPT, folder)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return weights(folder)
+
+
+@pytest.mark.parametrize("launcher", [[*OURS, "--max-restarts", "1"], [*TORCHRUN, "--max-restarts=1"]])
+def test_a_killed_process_is_started_again_and_the_run_is_the_same(
+    launcher: list[str], tmp_path: Path, whole: list[Any]
+) -> None:
+    done = run(*launcher, SCRIPT, tmp_path, "SIGKILL", 8, 1)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert weights(tmp_path) == whole
+    assert attempts(tmp_path) == 2
+    kinds = [event["kind"] for event in events(tmp_path)]
+    assert "rescued" not in kinds
+    # Step 8 was nobody's last: the run went on from the checkpoint that all had made together.
+    assert next(event["message"] for event in events(tmp_path) if event["kind"] == "not_saved").endswith(
+        "the run will go on from checkpoint-6."
+    )
+
+
+def test_without_restarts_the_group_goes_down_and_saves_nothing(tmp_path: Path) -> None:
+    done = run(*OURS, SCRIPT, tmp_path, "SIGKILL", 8, 1)
+    assert done.returncode == 128 + signal.SIGKILL
+    assert "Process 1 of the run failed first: SIGKILL." in done.stderr
+    # The other one says in a line why it ends: the cause is not there.
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in list_checkpoints(tmp_path / "run")] == ["checkpoint-3", "checkpoint-6"]
+    assert not (tmp_path / "run/preempted.json").exists()
+
+
+def test_an_error_in_one_process_saves_nothing(tmp_path: Path) -> None:
+    """The first process has it, and could save; but without the random numbers of the other."""
+    done = run(*OURS, SCRIPT, tmp_path, "error", 8, 0)
+    assert done.returncode == 1
+    assert done.stderr.count("RuntimeError: out of luck") == 1
+    assert [path.name for path in list_checkpoints(tmp_path / "run")] == ["checkpoint-3", "checkpoint-6"]
+    assert events(tmp_path)[-1]["kind"] == "not_saved"
+
+
+@pytest.mark.parametrize(("what", "rank"), [("SIGTERM", 1), pytest.param("hours", 0, marks=pytest.mark.full)])
+def test_a_run_that_was_asked_to_stop_is_not_started_again(
+    what: str, rank: int, tmp_path: Path, whole: list[Any]
+) -> None:
+    command = [*OURS, "--max-restarts", "3", SCRIPT, tmp_path, what, 8, rank]
+    done = run(*command)
+    assert done.returncode == 75, done.stderr[-3000:]
+    assert attempts(tmp_path) == 1
+    step = 8 if what == "SIGTERM" else 1
+    marker = json.loads((tmp_path / "run/preempted.json").read_text())
+    assert (marker["step"], marker["code"]) == (step, 75)
+    assert list_checkpoints(tmp_path / "run")[-1].name == marker["checkpoint"] == f"checkpoint-{step}"
+    again = run(*command)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert weights(tmp_path) == whole
+    assert not (tmp_path / "run/preempted.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (signal.SIGTERM, 75),
+        pytest.param(signal.SIGUSR1, 75, marks=pytest.mark.full),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.full),
+    ],
+)
+def test_a_signal_to_the_launcher_saves_everywhere(
+    sent: signal.Signals, code: int, tmp_path: Path, whole: list[Any]
+) -> None:
+    command = [*OURS, "--max-restarts", "3", SCRIPT, str(tmp_path), "wait", "5", "0"]
+    running = subprocess.Popen(command, env=ENVIRONMENT, cwd=ROOT, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 60
+        while not all((tmp_path / f"waits-{rank}").exists() for rank in range(2)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        # To the whole group, as a terminal does: it must not count as more than one.
+        os.killpg(running.pid, sent)
+        (tmp_path / "asked").touch()
+        assert running.wait(timeout=60) == code
+    finally:
+        running.kill()
+    assert (tmp_path / "run/preempted.json").exists() is (code == 75)
+    (tmp_path / "happened").touch()
+    again = run(*command)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert attempts(tmp_path) == 2
+    assert weights(tmp_path) == whole

@@ -1,0 +1,186 @@
+"""A part of every parameter in each process: torch's FSDP2 (``fully_shard``)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+
+from trainwright.config.parallel import Sharding
+from trainwright.core.backend import Backend
+from trainwright.engines.torch.module import main_model
+from trainwright.engines.torch.strategies.base import Strategy
+from trainwright.engines.torch.strategies.blocks import blocks_of, checkpoint_activations
+from trainwright.engines.torch.strategies.empty import fill
+from trainwright.engines.torch.strategies.tensors import cut_layers
+from trainwright.engines.torch.targets import unwrap
+
+logger = logging.getLogger("trainwright")
+
+
+class ShardedFSDP(Strategy):
+    """Blocks of the model are put together just before they are used, and taken apart again afterwards."""
+
+    name = "fsdp"
+    is_sharded = runs_in_step = sums_in_backward = True
+
+    def __init__(
+        self,
+        options: Sharding,
+        device: torch.device,
+        *,
+        half: torch.dtype | None = None,
+        seed: int = 0,
+        compile_block: Any = None,
+        tensors: int = 1,
+    ) -> None:
+        self.options, self.device, self.half, self.seed = options, device, half, seed
+        self._compile_block = compile_block
+        #: Processes that compute single layers together. Each counts the same targets, so each weighs less.
+        self.copies = tensors
+        self.gradient_factor = float(tensors)
+        self._roots: list[FSDPModule] = []
+
+    def spread(self, model: nn.Module, backend: Backend, called: nn.Module | None = None) -> nn.Module:
+        root = main_model(model) if unwrap(model) is main_model(model) else model
+        if isinstance(root, FSDPModule):
+            # A second training of the same model.
+            self._roots = [root]
+            return model
+        generator = torch.Generator().manual_seed(self.seed)
+        mesh = _mesh(self.device, backend, hybrid=self.options.hybrid, tensors=self.copies)
+        if self.copies > 1:
+            self._load(root, root, backend, generator)
+            cut_layers(root, mesh["tensor"])
+            mesh = mesh["shard"]
+        policy: dict[str, Any] = {
+            "mesh": mesh,
+            "reshard_after_forward": self.options.reshard_after_forward,
+            "mp_policy": MixedPrecisionPolicy(
+                param_dtype=self.half, reduce_dtype=None if self.half is None else torch.float32
+            ),
+            "offload_policy": CPUOffloadPolicy(pin_memory=self.device.type != "cpu")
+            if self.options.offload
+            else OffloadPolicy(),
+        }
+        blocks = blocks_of(root, self.options.blocks, self.options.min_parameters)
+        if self.options.activation_checkpointing:
+            checkpoint_activations(root, blocks)
+        for block in blocks:
+            self._load(block, root, backend, generator)
+            if self._compile_block is not None:
+                self._compile_block(block)
+            fully_shard(block, **policy)
+        self._load(root, root, backend, generator)
+        # The model's own parameters are needed again at once in the backward pass.
+        if blocks:
+            policy["reshard_after_forward"] = False
+        fully_shard(root, **policy)
+        self._roots = [root]
+        for part in root.modules():
+            if isinstance(part, FSDPModule):
+                # Sums, not means: each process has weighted its gradient by its share of the targets.
+                part.set_gradient_divide_factor(1.0)
+                # NCCL could scale while it sums; other libraries sum and nothing else.
+                part.set_force_sum_reduction_for_comms(True)
+        logger.info("FSDP2: %d blocks over %s.", len(blocks), "x".join(str(size) for size in mesh.shape))
+        return model
+
+    def _load(self, part: nn.Module, root: nn.Module, backend: Backend, generator: torch.Generator) -> None:
+        """Parameters of ``part`` that are not sharded yet, with the first process's values, on the device."""
+        fill(part, root, self.device, generator)
+        own = [p for p in part.parameters() if not _is_sharded(p)]
+        backend.share([*own, *part.buffers()])
+
+    @contextlib.contextmanager
+    def micro_batch(self, *, sync: bool) -> Iterator[None]:
+        for root in self._roots:
+            root.set_requires_gradient_sync(sync)
+            root.set_is_last_backward(sync)
+        yield
+
+    def recover(self) -> None:
+        for root in self._roots:
+            for part in root.modules():
+                if isinstance(part, FSDPModule):
+                    _forget_gradients(part)
+
+    def reduce(self, backend: Backend, parameters: Sequence[Tensor], extra: Sequence[Tensor]) -> None:
+        if extra:
+            backend.reduce_gradients(extra)
+
+    def clip(self, parameters: Sequence[Tensor], most: float) -> Tensor:
+        norm = self.norm([p.grad for p in parameters if p.grad is not None])
+        with torch.no_grad():
+            factor = torch.clamp(most / (norm + 1e-6), max=1.0)
+            for parameter in parameters:
+                if parameter.grad is not None:
+                    gradient = local_part(parameter.grad)
+                    gradient.mul_(factor.to(gradient.device))
+        return norm
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Squares are summed over the parts of a tensor wherever they are; kept together by how they are spread."""
+        groups: dict[Any, list[Tensor]] = {}
+        for gradient in gradients:
+            key = (gradient.device_mesh, gradient.placements) if _is_sharded(gradient) else None
+            groups.setdefault(key, []).append(gradient)
+        norms = [whole(nn.utils.get_total_norm(group)) for group in groups.values()]
+        if not norms:
+            return torch.zeros((), device=self.device)
+        return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
+
+
+def _mesh(device: torch.device, backend: Backend, *, hybrid: bool, tensors: int) -> DeviceMesh:
+    kind = device.type
+    if tensors > 1:
+        if hybrid:
+            raise ValueError("hybrid sharding and tensor_parallel_size do not go together: use full_shard.")
+        # Neighbours, on one machine if possible: they talk in every layer.
+        return init_device_mesh(kind, (backend.world_size // tensors, tensors), mesh_dim_names=("shard", "tensor"))
+    if not hybrid:
+        return init_device_mesh(kind, (backend.world_size,), mesh_dim_names=("shard",))
+    here = max(int(value) for value in backend.gather(backend.local_rank)) + 1
+    if backend.world_size % here:
+        raise ValueError(
+            f"hybrid sharding wants as many processes on every machine, but there are {backend.world_size} and "
+            f"{here} on the largest: use full_shard."
+        )
+    return init_device_mesh(kind, (backend.world_size // here, here), mesh_dim_names=("copy", "shard"))
+
+
+def _forget_gradients(part: FSDPModule) -> None:
+    """Gradients of whole parameters, which wait there until they are summed; no optimizer knows of them."""
+    part.reshard()
+    # There is no public way to them.
+    group = fully_shard.state(part)._fsdp_param_group  # type: ignore[attr-defined]
+    for parameter in group.fsdp_params if group is not None else ():
+        parameter.unsharded_accumulated_grad = None
+        if hasattr(parameter, "_unsharded_param"):
+            parameter._unsharded_param.grad = None
+
+
+def _is_sharded(tensor: Any) -> bool:
+    return hasattr(tensor, "device_mesh")
+
+
+def local_part(tensor: Any) -> Tensor:
+    """What this process has of ``tensor``."""
+    return tensor.to_local() if _is_sharded(tensor) else tensor
+
+
+def whole(tensor: Any) -> Tensor:
+    """All of ``tensor``; every process must ask."""
+    return tensor.full_tensor() if _is_sharded(tensor) else tensor

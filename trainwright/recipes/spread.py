@@ -1,0 +1,39 @@
+"""Weights of which each process has a part (FSDP's DTensors): a whole one, and what is to be spread as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+
+def is_spread(tensor: Any) -> bool:
+    """Whether every process has a part of ``tensor``."""
+    return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
+
+
+def whole(tensor: Any) -> Tensor:
+    """All of ``tensor``; where it is spread, every process must ask."""
+    return tensor.full_tensor() if is_spread(tensor) else tensor
+
+
+def placed(tensor: Tensor, weight: Any) -> Tensor:
+    """``tensor``, which every process has whole, where ``weight`` is and in the parts that it is in."""
+    if not is_spread(weight):
+        return tensor.to(weight.device)
+    if is_spread(tensor):
+        return tensor
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    shape, offset = compute_local_shape_and_global_offset(weight.shape, weight.device_mesh, weight.placements)
+    place = tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))
+    part = tensor[place].to(weight.device).contiguous()
+    return DTensor.from_local(
+        part,
+        weight.device_mesh,
+        weight.placements,
+        run_check=False,
+        shape=weight.shape,
+        stride=weight.stride(),
+    )

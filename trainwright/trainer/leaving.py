@@ -1,0 +1,119 @@
+"""Trainer methods that leave a run before its end: because somebody asked, or because something went wrong."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from trainwright.checkpoint.directory import checkpoint_path, list_checkpoints
+from trainwright.config.fields import ours
+from trainwright.core.errors import Preempted, StopRequested
+from trainwright.core.marker import mark_preempted
+from trainwright.core.run import Run
+from trainwright.engines.torch.memory import is_out_of_memory
+from trainwright.engines.torch.nonfinite import NonFiniteWatch
+from trainwright.trainer.fitting import FittingMethods
+
+logger = logging.getLogger("trainwright")
+
+
+class LeavingMethods(FittingMethods):
+    """Look after each step whether to go on; stop it, rescue it."""
+
+    _nonfinite: NonFiniteWatch
+
+    def _stop_early(self, run: Run, stop: StopRequested) -> None:
+        """Save, and raise what the caller should see."""
+        random = position = None
+        if self._backend.world_size > 1:
+            random, position = self._random_of_all(), self._feed.position_of_all(self.engine.gather)
+        may_save = self._may_save_unasked("interrupt" if stop.by_keyboard else None)
+        saved = self._save_where_it_stands(run, random, position) if may_save else None
+        if saved is None and not may_save and self.args.should_save:
+            logger.warning("save_strategy='no': nothing is saved before stopping.")
+        if self._backend.world_size > 1 and self._backend.sum(int(saved is not None)):
+            # All leave when it is on disk: a launcher that sees the first one go may not wait for the rest.
+            saved = saved or checkpoint_path(self._checkpoint_home(), self.state.global_step)
+        where = f"{saved.name} holds everything" if saved is not None else "nothing was saved"
+        self._events.record(
+            "stopped",
+            f"Stopped by {stop.reason} after step {self.state.global_step}; {where}.",
+            step=self.state.global_step,
+            checkpoint=None if saved is None else saved.name,
+        )
+        if stop.by_keyboard:
+            raise KeyboardInterrupt
+        code = ours(self.args, "preempted_exit_code")
+        if self.args.should_save:
+            name = None if saved is None else saved.name
+            mark_preempted(
+                self._run_directory(), reason=stop.reason, step=self.state.global_step, checkpoint=name, code=code
+            )
+        raise Preempted(stop.reason, code, None if saved is None else str(saved))
+
+    def _rescue(self, run: Run, error: BaseException) -> None:
+        """Save the last boundary before an error ends the run; whatever fails here must not hide the error."""
+        if self._backend.world_size > 1:
+            self._say_where_it_goes_on(error)
+            return
+        if not self._may_save_unasked(_kind_of(error)) or self.state.global_step == self._first_step:
+            return
+        try:
+            saved = self._save_where_it_stands(run)
+        except Exception as second:
+            self._events.record("not_saved", f"The state could not be saved after the error: {second}.")
+            return
+        if saved is not None:
+            self._events.record(
+                "rescued",
+                f"{type(error).__name__} ended the run; step {self.state.global_step} is saved in {saved.name}.",
+                step=self.state.global_step,
+                error=type(error).__name__,
+            )
+
+    def _say_where_it_goes_on(self, error: BaseException) -> None:
+        """With several processes: a state without the random numbers of the others would not go on exactly."""
+        if not self.args.should_save:
+            return
+        self._saver.wait()
+        found = list_checkpoints(self._run_directory())
+        place = found[-1].name if found else "the start" if self._handing_over is None else "what was handed over"
+        self._events.record(
+            "not_saved",
+            f"{type(error).__name__} ended this process among {self._backend.world_size} at step "
+            f"{self.state.global_step}; nothing is saved after it, and the run will go on from {place}.",
+            step=self.state.global_step,
+            error=type(error).__name__,
+        )
+
+    def _attend(self) -> None:
+        if not self.engine.is_alone:
+            self._attend_together()
+            return
+        if self._saver.owes_a_save:
+            self._saver.owes_a_save = False
+            self.control.should_save = True
+        self._nonfinite.look(self.state.global_step, self.engine.was_bad, self._feed)
+        self._leave_if_asked()
+
+    def _attend_together(self) -> None:
+        """The same where several processes must do alike: one that saved or left alone would wait for the others."""
+        assert self._stops is not None
+        own = [self._saver.owes_a_save, self._stops.asked]
+        flags = self._backend.sum(torch.tensor(own, dtype=torch.int64, device=self.engine.device))
+        is_owed, is_asked = (bool(flag) for flag in flags)
+        if is_owed:
+            self._saver.owes_a_save = False
+            self.control.should_save = True
+        self._nonfinite.look(self.state.global_step, self.engine.was_bad, self._feed)
+        if is_asked:
+            self._stops.raise_if_asked()
+            raise StopRequested("another process")
+
+
+def _kind_of(error: BaseException) -> str:
+    """What ``rescue_on`` calls it."""
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupt"
+    return "out_of_memory" if isinstance(error, Exception) and is_out_of_memory(error) else "error"
