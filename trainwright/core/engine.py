@@ -28,8 +28,10 @@ class Engine(Protocol):
     #: Whether no other process takes part in a step.
     is_alone: bool
 
-    #: Whether every process must run as many forward and backward passes in a step as the others.
-    runs_in_step: bool
+    @property
+    def runs_in_step(self) -> bool:
+        """Whether every process must run as many forward and backward passes in a step as the others."""
+        ...
 
     def most(self, number: int) -> int:
         """The largest ``number`` of any process."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 
-import torch
-
 from trainwright.checkpoint.directory import checkpoint_path, list_checkpoints
 from trainwright.config.fields import ours
 from trainwright.core.errors import Preempted, StopRequested
@@ -97,12 +95,18 @@ class LeavingMethods(FittingMethods):
         self._nonfinite.look(self.state.global_step, self.engine.was_bad, self._feed)
         self._leave_if_asked()
 
+    def _flags(self) -> list[int]:
+        """What the other processes have to know of this one."""
+        return [int(self._saver.owes_a_save), int(self._stops is not None and self._stops.asked)]
+
     def _attend_together(self) -> None:
-        """The same where several processes must do alike: one that saved or left alone would wait for the others."""
+        """The same where several processes must do alike: one that saved or left alone would wait for the others.
+
+        What they say to each other goes with the counts of a step's targets, so it is heard a step later.
+        """
         assert self._stops is not None
-        own = [self._saver.owes_a_save, self._stops.asked]
-        flags = self._backend.sum(torch.tensor(own, dtype=torch.int64, device=self.engine.device))
-        is_owed, is_asked = (bool(flag) for flag in flags)
+        is_owed, is_asked = (bool(flag) for flag in self.engine.heard or (0, 0))
+        self.engine.heard = []
         if is_owed:
             self._saver.owes_a_save = False
             self.control.should_save = True

@@ -68,6 +68,9 @@ class TorchEngine:
         self.after_update: list[Callable[[], None]] = []
         #: Parameters besides the model's that the optimizer trains.
         self.extra_parameters: list[nn.Parameter] = []
+        #: What this process has to say to the others before the next step, as flags; and how many of them said each.
+        self.tell: Callable[[], list[int]] = list
+        self.heard: list[int] = []
         #: Waits until a copy that is under way no longer needs the weights as they are.
         self.wait_for_copy: Callable[[], None] = _nothing
 
@@ -147,7 +150,14 @@ class TorchEngine:
         release_memory(self.device)
 
     def sum_counts(self, count: Any) -> Any:
-        return count if self.is_alone else self.backend.sum(count)
+        if self.is_alone:
+            return count
+        if not isinstance(count, int):
+            self.heard = self.backend.sum(torch.tensor(self.tell(), dtype=torch.int64)).tolist()
+            return self.backend.sum(count)
+        # Flags ride on the one exchange that comes before every step anyway.
+        total, *self.heard = self.backend.sum(torch.tensor([count, *self.tell()], dtype=torch.int64)).tolist()
+        return total
 
     def finish_gradients(self, loss: Tensor | None, *, norm_wanted: bool) -> Tensor | None:
         if self._reduces:

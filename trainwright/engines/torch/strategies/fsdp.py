@@ -51,7 +51,8 @@ class ShardedFSDP(Strategy):
         #: Processes that compute single layers together. Each counts the same targets, so each weighs less.
         self.copies = tensors
         self.gradient_factor = float(tensors)
-        self._roots: list[FSDPModule] = []
+        #: The model once it is sharded, which makes it an FSDPModule besides what it was.
+        self._roots: list[Any] = []
 
     def spread(self, model: nn.Module, backend: Backend, called: nn.Module | None = None) -> nn.Module:
         root = main_model(model) if unwrap(model) is main_model(model) else model
@@ -131,7 +132,7 @@ class ShardedFSDP(Strategy):
                     gradient.mul_(factor.to(gradient.device))
         return norm
 
-    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+    def norm(self, gradients: Sequence[Any]) -> Tensor:
         """Squares are summed over the parts of a tensor wherever they are; kept together by how they are spread."""
         groups: dict[Any, list[Tensor]] = {}
         for gradient in gradients:
