@@ -51,6 +51,8 @@ class Shared(Protocol):
     """One process's part of a checkpoint that several write."""
 
     together: Together
+    #: Whether ``fill`` takes all processes: the model is written by somebody else's code.
+    fill_by_all: bool
 
     def files(self) -> tuple[dict[str, list[Chunk]], Any]:
         """This process's files, once tensors are copied, and what the first process must know of them."""
@@ -151,11 +153,7 @@ class Saver:
             free = shutil.disk_usage(job.target.parent).free
             if free < needed:
                 raise OSError(errno.ENOSPC, f"needs {megabytes(needed)}, {megabytes(free)} are free")
-            if job.shared is None or job.shared.together.rank == 0:
-                staging = staging_of(job.target)
-                discard(staging)
-                staging.mkdir()
-                job.fill(staging)
+            self._fill_staging(job)
         except (OSError, _library_error()) as error:
             if job.shared is not None:
                 # The others are about to ask.
@@ -164,6 +162,18 @@ class Saver:
             self._give_up(job, error)
             return False
         return True
+
+    def _fill_staging(self, job: SaveJob) -> None:
+        staging = staging_of(job.target)
+        is_first = job.shared is None or job.shared.together.rank == 0
+        if is_first:
+            discard(staging)
+            staging.mkdir()
+        if job.shared is not None and job.shared.fill_by_all:
+            # The folder must be there before others look for it.
+            job.shared.together.exchange(None)
+        if is_first or (job.shared is not None and job.shared.fill_by_all):
+            job.fill(staging)
 
     def _run(self, job: SaveJob) -> None:
         started = time.monotonic()

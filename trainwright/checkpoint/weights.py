@@ -125,6 +125,9 @@ def load_weights(model: nn.Module, folder: str | Path) -> None:
 
 
 def _load_parts(model: nn.Module, folder: Path) -> None:
+    if (folder / ADAPTER).is_file() and hasattr(model, "peft_config"):
+        _load_adapter_parts(model, folder)
+        return
     if not is_stored(folder, WEIGHTS):
         raise ValueError(f"{folder} holds no {WEIGHTS} and no {INDEX}, so there are no weights to load.")
     stored = StoredTensors(folder, WEIGHTS)
@@ -149,6 +152,24 @@ def _load_parts(model: nn.Module, folder: Path) -> None:
             here = piece.tensor
             part = stored.part(name, piece.offset, tuple(here.shape)) if other is stored else cut(other[name], piece)
             here.copy_(part)
+
+
+def _load_adapter_parts(model: nn.Module, folder: Path) -> None:
+    """An adapter of a model in parts; in memory its names hold that of the adapter too."""
+    stored = StoredTensors(folder, ADAPTER)
+    own = {name.replace(f".{_adapter_name(model)}", ""): tensor for name, tensor in model.state_dict().items()}
+    missing = stored.keys() - own.keys()
+    if missing:
+        raise ValueError(f"{folder} holds an adapter for layers that the model does not have: {sorted(missing)[:5]}.")
+    with torch.no_grad():
+        for name in stored:
+            piece = piece_of(own[name])
+            piece.tensor.copy_(stored.part(name, piece.offset, tuple(piece.tensor.shape)))
+
+
+def _adapter_name(model: Any) -> str:
+    active = model.active_adapter
+    return active if isinstance(active, str) else active[0]
 
 
 def _load_state(model: nn.Module, state: dict[str, Tensor], where: Path) -> None:

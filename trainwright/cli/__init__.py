@@ -1,6 +1,7 @@
 """The ``trainwright`` command."""
 
 from trainwright.cli import checkpoints as checkpoints  # registers its commands
+from trainwright.cli import estimating as estimating  # registers its commands
 from trainwright.cli import experiments as experiments  # registers its commands
 from trainwright.cli import exports as exports  # registers its commands
 from trainwright.cli import launching as launching  # registers its commands

@@ -37,6 +37,8 @@ _JSON_FIELDS = (
     "lr_scheduler_kwargs",
     "tracker_options",
 )
+#: Those that may also name a JSON file.
+_FILE_FIELDS = ("deepspeed", "fsdp_config")
 _LIST_FIELDS = ("label_names", "include_for_metrics", "rescue_on", "tags")
 _PATH_FIELDS = ("output_dir", "logging_dir")
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -139,6 +141,8 @@ def _from_json(name: str, value: Any) -> Any:
             value = json.loads(value)
         except json.JSONDecodeError as error:
             raise ValueError(f'{name} starts like JSON but is not: {error}. Quote keys and strings with ".') from None
+    elif isinstance(value, str) and name in _FILE_FIELDS and Path(value).is_file():
+        value = json.loads(Path(value).read_text(encoding="utf-8"))
     return _plain_values(value) if isinstance(value, dict) else value
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainwright.config.backends import split_name
+from trainwright.config.deepspeed import check_deepspeed
 from trainwright.config.fields import ours
 from trainwright.config.registry import suggestion
 from trainwright.config.warnings import warn
@@ -105,6 +106,8 @@ def check_parallel(args: Any) -> None:
         )
     if isinstance(args.deepspeed, str):
         raise ValueError(f"deepspeed={args.deepspeed!r} is neither a dict, nor JSON, nor a readable file.")
+    if way == "deepspeed":
+        check_deepspeed(args)
     if way == "fsdp":
         sharding_of(args)
     elif args.fsdp_config is not None and args.fsdp_config != {"min_num_params": 0}:

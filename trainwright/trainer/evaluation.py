@@ -187,26 +187,28 @@ class EvaluationMethods(StepMethods):
             after_batch=None if self._is_looking_ahead else self._after_prediction_batch,
             prefix=metric_key_prefix,
             order=getattr(dataloader, "sample_order", None),
-            micro=MicroBatching(automatic=ours(self.args, "micro_batch") == "auto"),
+            # Processes that run in step cannot cut a batch each as it likes.
+            micro=MicroBatching(automatic=ours(self.args, "micro_batch") == "auto" and not self.engine.runs_in_step),
             cut=self.split_batch,
             sharing=sharing_of(dataloader, self._place()),
             metric_syncs=self.strategy.copies == 1 and adds_up_over_processes(self.compute_metrics),
             unsynced=lambda: without_sync(self.compute_metrics),
-            idle=lambda batch: self._idle(model, batch, dataloader),
+            idle=lambda batch: self._idle(step, batch, dataloader),
         )
         try:
             with half_evaluation(self.args, active=not self.is_in_train):
                 return self._with_logged(evaluate(plan, dataloader, self.engine), metric_key_prefix)
         finally:
             close_loader(dataloader)
+            self.strategy.settle()
             if self.is_in_train:
                 self.engine.train_mode()
 
-    def _idle(self, model: nn.Module, batch: Any, loader: Any) -> None:
-        """Take part in a forward pass that other processes need this one for; nothing of it counts."""
+    def _idle(self, step: Callable[[Any], Any], batch: Any, loader: Any) -> None:
+        """Do what other processes need this one for; nothing of it counts."""
         logged, self._logged = self._logged, Means()
         try:
-            self.prediction_step(model, loader.filler() if batch is None else batch, True)
+            step(loader.filler() if batch is None else batch)
         finally:
             self._logged = logged
 
@@ -216,6 +218,10 @@ class EvaluationMethods(StepMethods):
 
     def _evaluation_model(self) -> nn.Module:
         """The model in evaluation mode; outside training, a half-precision copy where the arguments ask for one."""
+        if self.strategy.is_sharded and not self.is_in_train:
+            # Before the first training it is still whole, and may not fit like that.
+            self._backend.start(self.args)
+            self.strategy.spread(self.model, self._backend)
         model = self.model_wrapped if self.is_in_train else self.model
         half = full_eval_dtype(self.args)
         if half is not None and not self.is_in_train:

@@ -70,6 +70,8 @@ class OptimizationMethods(DataMethods):
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Build ``self.lr_scheduler`` unless the user gave one; returns it."""
         if self.lr_scheduler is None:
+            self.lr_scheduler = self.strategy.make_schedule(optimizer or self.optimizer, num_training_steps)
+        if self.lr_scheduler is None:
             self.lr_scheduler = build_scheduler(
                 self.args.lr_scheduler_type,
                 optimizer or self.optimizer,

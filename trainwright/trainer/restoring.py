@@ -76,7 +76,8 @@ class RestoringMethods(SavingMethods):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str | Path, model: nn.Module | None = None) -> None:
         """Weights of a checkpoint into the model."""
-        load_weights(unwrap(model or self.model), resume_from_checkpoint)
+        with self.strategy.rewritten(self.model):
+            load_weights(unwrap(model or self.model), resume_from_checkpoint)
 
     def _load_training_state(self, folder: Path) -> dict[str, Any]:
         """Optimizer, schedule and scaler of a checkpoint; returns the rest (random state, data position)."""
@@ -112,7 +113,8 @@ class RestoringMethods(SavingMethods):
             number: entries.pop(IN_TRAINING) for number, entries in optimizer["state"].items() if IN_TRAINING in entries
         }
         _compare_groups(optimizer["param_groups"], self.optimizer.param_groups)
-        self.optimizer.load_state_dict(optimizer)
+        with self.strategy.rewritten(self.model, self.optimizer):
+            self.optimizer.load_state_dict(optimizer)
         if self.lr_scheduler is not None and rest["scheduler"] is not None:
             self.lr_scheduler.load_state_dict(in_form_of(rest["scheduler"], self.lr_scheduler.state_dict()))
         return rest

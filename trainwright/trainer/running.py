@@ -52,12 +52,13 @@ class RunningMethods(LeavingMethods):
                     "swept", f"Cleared what a killed run left behind: {', '.join(swept)}.", level=logging.INFO
                 )
         run = self._build_run(loader, plan, checkpoint, ignore_keys)
+        not_alone = self._backend.world_size > 1 or self.strategy.gathers_to_save
         with StopRequests(
             handle_signals=ours(self.args, "handle_signals"),
             max_seconds=None if ours(self.args, "max_hours") is None else ours(self.args, "max_hours") * 3600,
             deadline=ours(self.args, "preemption_deadline"),
             # Alone, a process does not know the random numbers of the others.
-            on_deadline=None if self._backend.world_size > 1 else lambda: self._save_last_boundary_aside(run),
+            on_deadline=None if not_alone else lambda: self._save_last_boundary_aside(run),
         ) as self._stops:
             try:
                 self._look_for_what_fits(run, loader)
@@ -93,6 +94,8 @@ class RunningMethods(LeavingMethods):
                     raise NonFiniteError(rewind.step, ours(self.args, "max_nonfinite_steps") or 1) from None
                 last = (checkpoint, rewind.step)
                 left_out += rewind.batches
+                # What was bad is undone: the next look is at the step before it.
+                self.engine.was_bad = False
                 self._load_from_checkpoint(checkpoint)
                 run = self._build_run(loader, plan, checkpoint, ignore_keys)
                 keep_logged(self._run_directory() / "metrics.jsonl", self.state)

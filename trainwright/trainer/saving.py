@@ -63,17 +63,19 @@ class SavingMethods(EvaluationMethods):
         """Write the model (and tokenizer or processor) so that ``from_pretrained`` reads it.
 
         Without ``output_dir`` it goes to the checkpointer, if the Trainer was given one. Where the weights are in
-        parts (FSDP), every process must call this, and each writes some of them.
+        parts (FSDP, DeepSpeed), every process must call this; with FSDP each writes some of them.
         """
+        self.strategy.settle()
         if self._takes_all_to_save():
             self._save_by_all(Path(output_dir or self.args.output_dir))
             return
-        if not self.args.should_save:
-            return
-        if output_dir is None and self._handing_over is not None:
-            self._handing_over.save_model(unwrap(self.model), self.state.global_step)
-        else:
-            self._save(Path(output_dir or self.args.output_dir))
+        with self.strategy.whole(self.model, keep=self.args.should_save):
+            if not self.args.should_save:
+                return
+            if output_dir is None and self._handing_over is not None:
+                self._handing_over.save_model(unwrap(self.model), self.state.global_step)
+            else:
+                self._save(Path(output_dir or self.args.output_dir))
 
     def _save(self, output_dir: str | Path | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         folder = Path(output_dir or self.args.output_dir)
@@ -138,9 +140,11 @@ class SavingMethods(EvaluationMethods):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
         """Write ``checkpoint-<step>`` whole, then let older ones go; in the background where nobody waits for it."""
+        # Somebody may have called the model since.
+        self.strategy.settle()
         self.engine.rest_weights()
         random, position = self._random_of_all(), self._feed.position_of_all(self.engine.gather)
-        if not self.args.should_save and self.together is None:
+        if not self.args.should_save and self.together is None and not self.strategy.gathers_to_save:
             self._note_best_folder()
             return
         moment = None if self.args.save_only_model else Moment(random, position)
@@ -151,10 +155,15 @@ class SavingMethods(EvaluationMethods):
     def _write_moment(self, moment: Moment | None, *, background: bool) -> None:
         target = checkpoint_path(self._checkpoint_home(), self.state.global_step)
         self._note_best_folder()
-        with self._saving:
+        with self._saving, self.strategy.whole(self.model, self.optimizer, keep=self.args.should_save):
+            if not self.args.should_save and self.together is None:
+                return
             # The one in flight uses the same room in memory.
             self._saver.wait()
-            self._saver.save(self._capture.job(self, target, moment), background=background)
+            job = self._capture.job(self, target, moment)
+            # What only the model's own code can write must be written while the model is whole.
+            background = background and not (self.strategy.gathers_to_save and WEIGHTS not in job.tensors)
+            self._saver.save(job, background=background)
 
     def _note_best_folder(self) -> None:
         """Remember where the best model is, or is about to be."""
@@ -222,7 +231,8 @@ class SavingMethods(EvaluationMethods):
         """Whether checkpoints are wanted at all or, where something ends the run, for that ``kind`` of end."""
         wanted = bool(cadence(self.args, SAVE)) or self.args.save_strategy == "best" or self.args.enable_jit_checkpoint
         wanted = wanted or kind in (ours(self.args, "rescue_on") or ())
-        return wanted and (self.args.should_save or self.together is not None) and not self.args.save_only_model
+        takes_part = self.args.should_save or self.together is not None or self.strategy.gathers_to_save
+        return wanted and takes_part and not self.args.save_only_model
 
     def _random_of_all(self) -> RandomState:
         """Random states of all processes, which stand between the same two steps."""
@@ -246,12 +256,18 @@ class SavingMethods(EvaluationMethods):
         target = checkpoint_path(self._checkpoint_home(), self.state.global_step)
         # What a checkpointer was given has a name here but no path.
         shown = target if self._handing_over is None else Path(target.name)
-        if self._saved_moment == self._moment_key() and self._saver.last_saved == target:
+        is_there = self._saved_moment == self._moment_key() and self._saver.last_saved == target
+        if self.strategy.gathers_to_save:
+            # The first process writes, so it knows; the others must come if it wants to.
+            is_there = self._backend.gather(is_there)[0]
+        if is_there:
             return shown
         moment = self._last_boundary(run)
         if run.phase is Phase.STEP:
             self.engine.boundary.roll_back()
+            self.strategy.recover()
             self.engine.clear_gradients()
+        self.strategy.settle()
         ends = self.control.should_training_stop and self.state.global_step < self.state.max_steps
         moment = dataclasses.replace(moment, in_training=self._rested_weights(), was_ending=ends)
         if random is not None:
@@ -304,15 +320,19 @@ class SavingMethods(EvaluationMethods):
             self._saver.save(job, background=False)
         self._events.record("deadline", f"The step takes too long: step {step} was saved as it was before.", step=step)
 
+    def _save_has_failed(self) -> bool:
+        has_failed = self._saver.failed_step is not None
+        return self._backend.gather(has_failed)[0] if self.strategy.gathers_to_save else has_failed
+
     def _make_up_for_failed_save(self) -> None:
         """At the end of training: try again what the disk refused, and say what is not saved."""
         self._saver.wait()
-        if self._saver.failed_step is None:
+        if not self._save_has_failed():
             return
         for pause in LAST_ATTEMPTS:
             time.sleep(pause)
             self._write_moment(Moment(random_state(), self._feed.position()), background=False)
-            if self._saver.failed_step is None:
+            if not self._save_has_failed():
                 self._events.record("saved_late", "The last checkpoint could be saved after all.", level=logging.INFO)
                 return
         self._events.record(

@@ -85,7 +85,11 @@ class Seq2SeqTrainer(Trainer):
         options = {**self._generation, **gen_kwargs}
         generator: Any = unwrap(model)
         with torch.no_grad(), self.compute_loss_context_manager():
-            generated = generator.generate(**_prompt(inputs), **options)
+            if self.engine.runs_in_step:
+                # A process whose sentences are finished goes on until all are.
+                options = {"synced_gpus": True, **options}
+            with self.strategy.called_in_parts():
+                generated = generator.generate(**_prompt(inputs), **options)
             loss = None
             if labels is not None:
                 targets = self.count_targets(inputs) if self._wants_count else None

@@ -30,6 +30,7 @@ class SharedFiles:
         self, together: Together, kinds: Mapping[str, Mapping[str, Tensor]], convert: Convert | None, pack: Any
     ) -> None:
         self.together, self._convert = together, convert
+        self.fill_by_all = WEIGHTS not in kinds
         self._pieces = {kind: self._chosen(kind, tensors) for kind, tensors in kinds.items()}
         self._copies = {name for name, tensor in kinds.get(WEIGHTS, {}).items() if is_copy(tensor)}
         self.parts = {kind: {n: p.tensor for n, p in pieces.items()} for kind, pieces in self._pieces.items()}

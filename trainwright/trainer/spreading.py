@@ -13,7 +13,9 @@ from torch import nn
 from trainwright.config.fields import ours
 from trainwright.config.parallel import sharding_of, way_of, without_effect
 from trainwright.config.warnings import TrainwrightWarning
+from trainwright.core.modifier import Modifier
 from trainwright.engines.torch.backends import DistributedProcesses
+from trainwright.engines.torch.ema import EMACallback
 from trainwright.engines.torch.strategies.base import Strategy
 from trainwright.engines.torch.strategies.ddp import OverlappedDDP, Replication, may_overlap, on_one_device
 
@@ -27,9 +29,7 @@ def choose_strategy(trainer: Any, *, by_hand: bool) -> Strategy:
     if way == "fsdp":
         return _sharded(trainer, by_hand=by_hand)
     if way == "deepspeed":
-        from trainwright.engines.torch.strategies.deepspeed import deepspeed_strategy
-
-        return deepspeed_strategy(trainer.args)
+        return _by_deepspeed(trainer, by_hand=by_hand)
     if backend.world_size == 1 or type(backend) is not DistributedProcesses:
         return Strategy()
     reason = _why_afterwards(trainer, by_hand=by_hand)
@@ -74,6 +74,16 @@ def _sharded(trainer: Any, *, by_hand: bool) -> Strategy:
             "FSDP with ddp_backend='gloo' on a GPU crashes inside torch (seen with 2.11): leave ddp_backend out, with "
             "one process to a GPU, or use backend='ddp'."
         )
+    if trainer._handing_over is not None:
+        raise ValueError(
+            "checkpointer= is given whole checkpoints, and with FSDP no process has one: leave it out, or use "
+            "backend='ddp'."
+        )
+    if ours(args, "checkpoint_format") == "hf":
+        raise ValueError(
+            "checkpoint_format='hf' needs the whole optimizer in one place, and FSDP has it in parts: leave it out; "
+            "from_pretrained reads the model of these checkpoints too."
+        )
     if args.fp16:
         raise ValueError("fp16=True needs a scaler that looks at whole gradients: with FSDP use bf16=True.")
     for name in ("fp16_full_eval", "bf16_full_eval"):
@@ -93,6 +103,37 @@ def _sharded(trainer: Any, *, by_hand: bool) -> Strategy:
         compile_block=partial(_compile, args=args) if args.torch_compile else None,
         tensors=ours(args, "tensor_parallel_size"),
     )
+
+
+def _by_deepspeed(trainer: Any, *, by_hand: bool) -> Strategy:
+    from trainwright.engines.torch.strategies.deepspeed import deepspeed_strategy
+
+    if by_hand:
+        raise ValueError(
+            "DeepSpeed updates weights itself, and a Module with automatic_optimization=False wants to: use "
+            "backend='ddp'."
+        )
+    for modifier in trainer.modifiers:
+        own = ("shape_gradients", "before_update", "after_update", "extra_parameters")
+        touches = any(getattr(type(modifier), name) is not getattr(Modifier, name, None) for name in own)
+        if touches or modifier.changes_graph or modifier.changes_structure or modifier.needs_whole_tensors:
+            raise ValueError(
+                f"The recipe's {type(modifier).__name__} works on gradients or weights, which DeepSpeed keeps in "
+                "buffers of its own: use backend='fsdp' or 'ddp'."
+            )
+    return deepspeed_strategy(trainer.args)
+
+
+def refuse_for_strategy(trainer: Any) -> None:
+    """Callbacks that want whole weights, where no process has them between steps."""
+    if getattr(trainer.strategy, "stage", 0) != 3:
+        return
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, EMACallback):
+            raise ValueError(
+                "EMACallback averages weights, and with ZeRO stage 3 no process has them between steps: use stage 2, "
+                "or backend='fsdp'."
+            )
 
 
 def _compile(block: nn.Module, args: Any) -> None:

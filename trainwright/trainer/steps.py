@@ -14,7 +14,6 @@ from trainwright.data.feed import take
 from trainwright.engines.torch.cutting import cut_batch
 from trainwright.engines.torch.losses import logits_of, loss_of, smoothed_loss
 from trainwright.engines.torch.module import Module, loss_in, module_in
-from trainwright.engines.torch.strategies.ddp import Replicated
 from trainwright.engines.torch.targets import TargetCounter, base_model, is_mapping
 from trainwright.recipes.distillation.teacher import without_teacher_columns
 from trainwright.trainer.optimization import OptimizationMethods
@@ -227,7 +226,7 @@ class StepMethods(OptimizationMethods):
 
     def _loss_by_module(self, model: nn.Module, inputs: Any, return_outputs: bool) -> Any:
         # Through the wrapper, if there is one: it wants to see a forward pass.
-        run_step = model if isinstance(model, Replicated) else self._running_module(model).training_step
+        run_step: Any = model if getattr(model, "runs_training_step", False) else self._running_module(model).training_step
         outputs = run_step(inputs)
         loss = loss_in(outputs)
         if loss is None:

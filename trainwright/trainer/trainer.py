@@ -55,7 +55,7 @@ from trainwright.trainer.planning import TrainingPlan, plan_training
 from trainwright.trainer.preparation import prepared_model
 from trainwright.trainer.recipe_methods import RecipeMethods
 from trainwright.trainer.search import default_objective, default_space, search_hyperparameters
-from trainwright.trainer.spreading import adopt_sharded_parameters, choose_strategy, spreads_by_itself
+from trainwright.trainer.spreading import adopt_sharded_parameters, choose_strategy, refuse_for_strategy, spreads_by_itself
 
 logger = logging.getLogger("trainwright")
 
@@ -179,7 +179,7 @@ class Trainer(RecipeMethods):
         self.is_deepspeed_enabled = self.strategy.name == "deepspeed"
         self.engine = self._engine_class()(
             device=self.args.device,
-            precision=Precision(self.args, self.args.device),
+            precision=Precision(self.args, self.args.device, casts=not self.strategy.casts_by_itself),
             max_grad_norm=self.args.max_grad_norm or 0.0,
             skip_nonfinite_logs=self.args.logging_nan_inf_filter,
             training_step=self._train_by_hand if by_hand else self._train_on,
@@ -299,6 +299,9 @@ class Trainer(RecipeMethods):
             epochs = min(plan.epochs, math.ceil(plan.max_steps / plan.steps_per_epoch))
             self._step_plan = StepPlan(plan.max_steps, plan.steps_per_epoch, epochs)
             self._create_training_tools(plan.max_steps)
+            if checkpoint is not None and self.strategy.gathers_to_save:
+                # Weights were cast on their way to where they are; here they go as they were saved.
+                self._load_from_checkpoint(checkpoint)
             self.is_in_train = True
             try:
                 self._train_to_the_end(loader, plan, checkpoint, ignore_keys_for_eval)
@@ -343,6 +346,8 @@ class Trainer(RecipeMethods):
         if self._own_optimizer:
             self.optimizer = None
         self.create_optimizer_and_scheduler(num_training_steps=max_steps)
+        refuse_for_strategy(self)
+        self.model_wrapped = self.strategy.take_optimizer(self.model_wrapped, self.optimizer)
         self.engine.attach(self.model_wrapped, self.optimizer, self.lr_scheduler)
         self.callback_handler.pop_callback(EpochScheduleCallback)
         if isinstance(self.lr_scheduler, JointSchedule) and self.lr_scheduler.moves_by_epoch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -87,7 +88,8 @@ class TorchEngine:
         self._grad_norm = self._step_lr = None
         self.was_bad = False
         # The kernel takes plain tensors or sharded ones, not both.
-        self._skips_on_device = skips_on_device(optimizer) and not self.strategy.is_sharded
+        alone = not (self.strategy.is_sharded or self.strategy.updates_by_itself)
+        self._skips_on_device = skips_on_device(optimizer) and alone
 
     def look_at_parameters(self, model: nn.Module, known: set[nn.Parameter] | None = None) -> None:
         """Take the model as it will be called; again where some of its parameters were replaced, ``known`` among them.
@@ -122,13 +124,13 @@ class TorchEngine:
             loss = loss * self.strategy.gradient_factor
         if self.precision.scaler is not None:
             loss = self.precision.scaler.scale(loss)
-        loss.backward()
+        self.strategy.backward(loss)
 
     def backward_of_nothing(self, loss: Tensor) -> None:
         """Take part in the exchange of gradients with zeros, where ``loss`` is over no target at all."""
         if self.strategy.sums_in_backward and loss.requires_grad:
             with silenced(loss):
-                loss.backward()
+                self.strategy.backward(loss)
 
     @property
     def runs_in_step(self) -> bool:
@@ -171,6 +173,9 @@ class TorchEngine:
         for shape in self.shape_gradients:
             shape()
         norm: Tensor | None = None
+        if self.strategy.updates_by_itself:
+            self._grad_norm, self.was_bad = None, is_bad(loss, 0.0)
+            return loss
         if self.max_grad_norm > 0:
             norm = self.strategy.clip(self.parameters, self.max_grad_norm)
         elif norm_wanted or self.strategy.is_sharded:
@@ -189,12 +194,10 @@ class TorchEngine:
     def _reduced(self, loss: Tensor | None) -> Tensor | None:
         """Gradients and loss of the step over all processes: each judges the step by the same numbers."""
         self.strategy.reduce(self.backend, self.parameters, self.extra_parameters)
+        if loss is None and self.strategy.sums_in_backward:
+            self.strategy.drop_gradients(self.parameters)
         if self.is_alone:
             return loss
-        if loss is None and self.strategy.sums_in_backward:
-            # No process had a target: there is no gradient, not one of zeros, by which weights would still decay.
-            for parameter in self.parameters:
-                parameter.grad = None
         # BatchNorm's statistics, which each process took from its own samples.
         self.backend.share(self.boundary.changing())
         return self.backend.sum(torch.zeros((), device=self.device) if loss is None else loss.float())
@@ -223,9 +226,12 @@ class TorchEngine:
             self.optimizer.found_inf = None
             self.boundary.restore_buffers(where=bad)
         elif bad:
+            self.strategy.recover()
             self.boundary.restore_buffers()
-        else:
-            self.optimizer.step()
+        elif (norm := self.strategy.update(self.optimizer)) is not None:
+            self._grad_norm, self.was_bad = norm, not math.isfinite(norm)
+            if self.was_bad:
+                self.boundary.restore_buffers()
         return True
 
     def _update_scaled(self, scaler: Any) -> bool:

@@ -11,9 +11,10 @@ import torch
 class Precision:
     """How the arithmetic of one run is done: fp32, bf16 or fp16 autocast, and the scaler that fp16 needs."""
 
-    def __init__(self, args: Any, device: torch.device) -> None:
+    def __init__(self, args: Any, device: torch.device, *, casts: bool = True) -> None:
         self.device_type = device.type
-        self.dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
+        dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
+        self.dtype = dtype if casts else None
         self.scaler = torch.amp.GradScaler(device.type) if args.fp16 else None
         if args.tf32 is not None:
             # A setting of the process: torch has no narrower one, so it is touched only when asked for.

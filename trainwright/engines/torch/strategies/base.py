@@ -26,6 +26,12 @@ class Strategy:
     gradient_factor = 1.0
     #: Neighbouring processes that have the same samples.
     copies = 1
+    #: Clips, looks for NaN and updates in one; its parameters' ``.grad`` say nothing.
+    updates_by_itself = False
+    #: The model is in half precision itself and casts what it is given: nothing is left for autocast to do.
+    casts_by_itself = False
+    #: The first process writes checkpoints, but all must come to put weights and optimizer state together.
+    gathers_to_save = False
 
     def spread(self, model: nn.Module, backend: Backend, called: nn.Module | None = None) -> nn.Module:
         """Take the model, all processes starting with the weights of the first; returns it as it is to be called.
@@ -35,10 +41,54 @@ class Strategy:
         backend.share([*model.parameters(), *model.buffers()])
         return model if called is None else called
 
+    def take_optimizer(self, model: nn.Module, optimizer: Any) -> nn.Module:
+        """Once there is an optimizer: the model, as :meth:`spread` returned it, as it is to be called."""
+        return model
+
+    def make_schedule(self, optimizer: Any, total_steps: int) -> Any:
+        """A learning-rate schedule that the strategy's own configuration names, or None."""
+        return None
+
     @contextlib.contextmanager
     def micro_batch(self, *, sync: bool) -> Iterator[None]:
         """Around forward and backward of one micro-batch; ``sync`` for the last of a step."""
         yield
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients of ``loss``."""
+        loss.backward()
+
+    def drop_gradients(self, parameters: Sequence[Tensor]) -> None:
+        """No process had a target: there is no gradient, not one of zeros, by which weights would still decay."""
+        for parameter in parameters:
+            parameter.grad = None
+
+    def update(self, optimizer: Any) -> float | None:
+        """Step the optimizer; returns the norm of the gradients where it was not known before, infinite if nothing
+        was changed."""
+        optimizer.step()
+        return None
+
+    @contextlib.contextmanager
+    def whole(self, model: nn.Module, optimizer: Any = None, *, keep: bool) -> Iterator[None]:
+        """Within it ``model`` and ``optimizer`` hold everything in single precision, in processes that ``keep`` it.
+
+        Of a strategy that gathers, every process must come by.
+        """
+        yield
+
+    @contextlib.contextmanager
+    def rewritten(self, model: nn.Module, optimizer: Any = None) -> Iterator[None]:
+        """The same in every process; what is written to them within it is what training goes on with."""
+        yield
+
+    @contextlib.contextmanager
+    def called_in_parts(self) -> Iterator[None]:
+        """Around calls of the model's inner layers without the model itself, as ``generate`` makes them."""
+        yield
+
+    def settle(self) -> None:
+        """After passes that no backward pass follows: parameters as they are between steps."""
 
     def recover(self) -> None:
         """Put the model back in order after a pass that was broken off."""

@@ -36,6 +36,8 @@ class Replicated(DistributedDataParallel):
 
     #: Whether the present micro-batch came by here: gradients of a model that is called by another way are not summed.
     was_called = False
+    #: Calling it is calling the ``training_step`` of a Module.
+    runs_training_step = True
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         self.was_called = True

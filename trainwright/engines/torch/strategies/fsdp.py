@@ -59,6 +59,7 @@ class ShardedFSDP(Strategy):
         if isinstance(root, FSDPModule):
             # A second training of the same model.
             self._roots = [root]
+            self.settle()
             return model
         generator = torch.Generator().manual_seed(self.seed)
         mesh = _mesh(self.device, backend, hybrid=self.options.hybrid, tensors=self.copies)
@@ -112,6 +113,24 @@ class ShardedFSDP(Strategy):
             root.set_is_last_backward(sync)
         yield
 
+    @contextlib.contextmanager
+    def called_in_parts(self) -> Iterator[None]:
+        # Blocks come together when they are called; what belongs to no block does when the model is.
+        for root in self._roots:
+            # Whoever is called first is taken for the root; there is no public way to say who it is.
+            fully_shard.state(root)._lazy_init()  # type: ignore[attr-defined]
+            root.unshard()
+        try:
+            yield
+        finally:
+            for root in self._roots:
+                root.reshard()
+
+    def settle(self) -> None:
+        # What belongs to no block stays whole after a forward pass, since a backward pass needs it first.
+        for root in self._roots:
+            root.reshard()
+
     def recover(self) -> None:
         for root in self._roots:
             for part in root.modules():
@@ -121,6 +140,17 @@ class ShardedFSDP(Strategy):
     def reduce(self, backend: Backend, parameters: Sequence[Tensor], extra: Sequence[Tensor]) -> None:
         if extra:
             backend.reduce_gradients(extra)
+
+    def update(self, optimizer: Any) -> float | None:
+        try:
+            return super().update(optimizer)
+        except RuntimeError as error:
+            if "mixed torch.Tensor and DTensor" not in str(error):
+                raise
+            raise ValueError(
+                f"{type(optimizer).__name__} does not work on parameters that are sharded over processes: use one of "
+                "torch's own (optim='adamw_torch', 'sgd', 'adagrad', 'rmsprop'), or backend='ddp'."
+            ) from error
 
     def clip(self, parameters: Sequence[Tensor], most: float) -> Tensor:
         norm = self.norm([p.grad for p in parameters if p.grad is not None])

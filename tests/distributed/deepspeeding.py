@@ -1,0 +1,211 @@
+"""What the tests of DeepSpeed run: ``python deepspeeding.py TASK FOLDER``, alone or under torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.distributed.spreading import (
+    RANK,
+    SAVING,
+    WORLD,
+    Stack,
+    Task,
+    arguments,
+    language_model,
+    llama,
+    logs_of,
+    rows,
+)
+from trainwright import Trainer
+
+
+class Busy(Stack):
+    """Every layer takes part: DeepSpeed decays those that do not, torch leaves them alone."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more)
+        del self.idle
+
+
+def whole_weights(trainer: Trainer) -> dict[str, Any]:
+    with trainer.strategy.whole(trainer.model, keep=True):
+        return {name: tensor.double().tolist() for name, tensor in trainer.model.state_dict().items()}
+
+
+def one_run(folder: Path, count: int, *, module: bool = False, start: Any = None, **more: Any) -> dict[str, Any]:
+    model = Busy(dropout=more.pop("dropout", 0.0)).float()
+    trainer = Trainer(
+        Task(model) if module else model,
+        arguments(folder, **more),
+        train_dataset=rows(count, dtype=torch.float32),
+        eval_dataset=rows(5, dtype=torch.float32, seed=2),
+    )
+    trainer.train(resume_from_checkpoint=start)
+    predicted = trainer.predict(rows(3, dtype=torch.float32, seed=3))
+    trainer.save_model(str(folder / "model"))
+    return {
+        "weights": whole_weights(trainer),
+        "logs": logs_of(trainer),
+        "predictions": predicted.predictions.tolist(),
+        "steps": trainer.state.global_step,
+    }
+
+
+def zero(stage: int, **more: Any) -> dict[str, Any]:
+    """A configuration with nothing in it but "auto", as people copy it; alone, no DeepSpeed at all."""
+    if WORLD == 1:
+        return {}
+    auto = "auto"
+    section: dict[str, Any] = {"stage": stage, "reduce_bucket_size": auto, **more}
+    if stage == 3:
+        section |= {"stage3_param_persistence_threshold": 0, "stage3_prefetch_bucket_size": auto}
+    params = {"lr": auto, "betas": auto, "eps": auto, "weight_decay": auto}
+    config = {
+        "train_batch_size": auto,
+        "train_micro_batch_size_per_gpu": auto,
+        "gradient_accumulation_steps": auto,
+        "gradient_clipping": auto,
+        "bf16": {"enabled": auto},
+        "fp16": {"enabled": auto},
+        "optimizer": {"type": "AdamW", "params": params},
+        "zero_optimization": section,
+    }
+    return {"deepspeed": config}
+
+
+def agree(folder: Path) -> dict[str, Any]:
+    """Uneven last batches, one with fewer rows than processes, a Module, no clipping, batches cut further."""
+    answers = {}
+    for stage in (1, 2, 3):
+        way = zero(stage)
+        place = folder / f"stage-{stage}"
+        answers[f"uneven-{stage}"] = one_run(place / "a", 37, **way)
+        answers[f"few-{stage}"] = one_run(place / "b", 17, **way)
+        answers[f"module-{stage}"] = one_run(place / "c", 37, module=True, **way)
+        answers[f"unclipped-{stage}"] = one_run(place / "d", 32, max_grad_norm=0.0, micro_batch=3, **way)
+    return answers
+
+
+def offload(folder: Path) -> dict[str, Any]:
+    """Optimizer state, and at stage 3 weights, in main memory; small weights that stay whole; the default."""
+    kept = {"offload_optimizer": {"device": "cpu"}}
+    answers = {f"offload-{stage}": one_run(folder / f"o{stage}", 37, **zero(stage, **kept)) for stage in (1, 2, 3)}
+    named = {} if WORLD == 1 else {"backend": "deepspeed"}
+    answers["default"] = one_run(folder / "default", 37, **named)
+    large = zero(3)
+    if large:
+        del large["deepspeed"]["zero_optimization"]["stage3_param_persistence_threshold"]
+    answers["persistent"] = one_run(folder / "persistent", 37, **large)
+    return answers
+
+
+def saving(folder: Path) -> dict[str, Any]:
+    """Runs that save, and runs that go on from the middle of them, with dropout; and the best model at the end."""
+    answers = {}
+    for stage in (1, 2, 3):
+        run = folder / f"run-{stage}"
+        answers[f"whole-{stage}"] = one_run(run, 37, **zero(stage), **SAVING)
+        answers[f"resumed-{stage}"] = one_run(run, 37, start=str(run / "checkpoint-2"), **zero(stage), **SAVING)
+    best = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True, "learning_rate": 0.1}
+    answers["best"] = one_run(folder / "best", 37, **zero(3), **{**SAVING, **best, "save_total_limit": 5})
+    return answers
+
+
+def begin(folder: Path) -> dict[str, Any]:
+    """Alone without DeepSpeed, or in two processes with each of its stages."""
+    plain = {**SAVING, "dropout": 0.0}
+    return {str(stage): one_run(folder / f"{WORLD}-{stage}", 37, **zero(stage), **plain) for stage in (1, 2, 3)}
+
+
+def going_on(folder: Path) -> dict[str, Any]:
+    """From what DeepSpeed saved in two processes, without it; and the other way round."""
+    plain = {**SAVING, "dropout": 0.0, "save_strategy": "no"}
+    begun = folder.parent / "begin"
+    answers = {}
+    for stage in (1, 2, 3):
+        saved = str(begun / f"2-{stage}" / "checkpoint-2")
+        if WORLD == 1:
+            answers[f"sp-{stage}"] = one_run(folder / f"sp-{stage}", 37, start=saved, **plain)
+            continue
+        answers[f"fsdp-{stage}"] = one_run(folder / f"fsdp-{stage}", 37, start=saved, backend="ddp", **plain)
+        alone = str(begun / "1-1" / "checkpoint-2")
+        answers[f"zero-{stage}"] = one_run(folder / f"zero-{stage}", 37, start=alone, **zero(stage), **plain)
+    return answers
+
+
+def models(folder: Path) -> dict[str, Any]:
+    """A transformers model with tied weights; bf16, resumed to the last bit; a schedule of DeepSpeed's."""
+    answers = {f"llama-{s}": language_model(folder / f"llama-{WORLD}-{s}", llama(), **zero(s)) for s in (2, 3)}
+    answers = {name: answer["logs"] for name, answer in answers.items()}
+    if WORLD == 1:
+        return answers
+    half: dict[str, Any] = {**SAVING, "bf16": True}
+    for stage in (1, 2, 3):
+        run = folder / f"half-{stage}"
+        answers[f"half-{stage}"] = one_run(run, 37, **zero(stage), **half)
+        answers[f"again-{stage}"] = one_run(run, 37, start=str(run / "checkpoint-2"), **zero(stage), **half)
+    own = zero(2)
+    params = {"total_num_steps": "auto", "warmup_num_steps": "auto", "warmup_min_lr": "auto", "warmup_max_lr": "auto"}
+    own["deepspeed"]["scheduler"] = {"type": "WarmupDecayLR", "params": {**params, "warmup_type": "linear"}}
+    answers["schedule"] = one_run(folder / "schedule", 37, warmup_steps=2, **own)
+    return answers
+
+
+class Broken(Busy):
+    """Has a loss of NaN once, and no target at all in another step."""
+
+    def forward(self, x: Any, labels: Any = None) -> Any:
+        found = super().forward(x, labels)
+        if labels is not None and self.training and (labels == 2).all():
+            found["loss"] = found["loss"] * float("nan")
+        return found
+
+
+def bad_steps(folder: Path) -> dict[str, Any]:
+    """Neither a step that is not finite nor one without a target changes anything."""
+    answers = {}
+    for stage in (1, 2, 3):
+        data = rows(24, dtype=torch.float32)
+        for row in data[8:16]:
+            row["labels"] = torch.full((5,), 2)
+        for row in data[16:]:
+            row["labels"] = torch.full((5,), -100)
+        args = arguments(
+            folder / str(stage),
+            eval_strategy="no",
+            gradient_accumulation_steps=1,
+            train_sampling_strategy="sequential",
+            num_train_epochs=1,
+            lr_scheduler_type="constant",
+            **zero(stage),
+        )
+        trainer = Trainer(Broken().float(), args, train_dataset=data)
+        trainer.train()
+        answers[str(stage)] = {"weights": whole_weights(trainer), "steps": trainer.state.global_step}
+    return answers
+
+
+TASKS = {
+    "agree": agree,
+    "offload": offload,
+    "saving": saving,
+    "begin": begin,
+    "going_on": going_on,
+    "models": models,
+    "bad_steps": bad_steps,
+}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    place = Path(sys.argv[2])
+    for chosen in sys.argv[1].split(","):
+        answers = TASKS[chosen](place / chosen)
+        (place / f"{chosen}-{WORLD}-{RANK}.json").write_text(json.dumps(answers))
+    sys.stdout.flush()
+    os._exit(0)

@@ -1,0 +1,165 @@
+"""Less usual things with weights in parts: ``python edges.py FOLDER``, alone or under torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from tests.distributed.spreading import LAST, RANK, WORLD, Stack, arguments, llama, rows, sentences, weights_of
+from trainwright import EarlyStoppingCallback, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
+from trainwright.checkpoint import saver
+
+WAY = "fsdp" if WORLD > 1 else "sp"
+
+
+def trainer_of(folder: Path, **more: Any) -> Trainer:
+    args = arguments(folder, backend=WAY, **more)
+    return Trainer(Stack().double(), args, train_dataset=rows(37), eval_dataset=rows(5, seed=2))
+
+
+def best(folder: Path) -> dict[str, Any]:
+    """The best model is loaded at the end, old checkpoints go, and another training follows."""
+    often = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    trainer = trainer_of(folder, load_best_model_at_end=True, save_total_limit=2, learning_rate=0.3, **often)
+    before = trainer.evaluate()["eval_loss"]
+    trainer.train()
+    found = {"before": before, "best": trainer.state.best_metric, "again": trainer.evaluate()["eval_loss"]}
+    found["step"] = trainer.state.best_global_step
+    found["kept"] = len(list(folder.glob("checkpoint-*")))
+    trainer.train()
+    return found
+
+
+def stopped(folder: Path) -> dict[str, Any]:
+    trainer = trainer_of(folder, eval_strategy="steps", eval_steps=1, metric_for_best_model="loss", learning_rate=0.0)
+    trainer.add_callback(EarlyStoppingCallback(2))
+    trainer.train()
+    return {"steps": trainer.state.global_step}
+
+
+class BadOnce(Trainer):
+    """One process has a loss that is not a number, in the first step of the second epoch, once."""
+
+    bad = 0
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        if self.state.global_step == 3 and RANK == LAST and self.bad < 2:
+            self.bad += 1
+            loss = loss * float("nan")
+        return loss
+
+
+def rewound(folder: Path) -> dict[str, Any]:
+    args = arguments(
+        folder,
+        backend=WAY,
+        eval_strategy="no",
+        save_strategy="steps",
+        save_steps=1,
+        max_nonfinite_steps=1,
+        rewind_on_nonfinite=True,
+    )
+    trainer = BadOnce(Stack().double(), args, train_dataset=rows(37))
+    trainer.train()
+    events = [json.loads(line)["kind"] for line in (folder / "events.jsonl").read_text().splitlines()]
+    return {"steps": trainer.state.global_step, "rewinds": events.count("rewound")}
+
+
+def adapter(folder: Path) -> dict[str, Any]:
+    """LoRA: only the adapter is saved, and gone on with."""
+    from peft import LoraConfig, get_peft_model
+
+    def run(start: Any = None) -> dict[str, Any]:
+        model = get_peft_model(llama(False), LoraConfig(r=2, target_modules=["q_proj", "v_proj"]))
+        args = arguments(folder, backend=WAY, eval_strategy="no", save_strategy="steps", save_steps=2)
+        trainer = Trainer(model, args, train_dataset=sentences(24))
+        trainer.train(resume_from_checkpoint=start)
+        return weights_of(trainer)
+
+    whole = run()
+    return {"equal": whole == run(str(folder / "checkpoint-2")), "weights": whole}
+
+
+class WithNote(Trainer):
+    """Writes something beside the model."""
+
+    def save_model(self, output_dir: Any = None, _internal_call: bool = False) -> None:
+        super().save_model(output_dir, _internal_call)
+        Path(output_dir, f"note-{RANK}.txt").write_text("mine")
+
+
+def own_save(folder: Path) -> dict[str, Any]:
+    args = arguments(folder, backend=WAY, eval_strategy="no", save_strategy="steps", save_steps=3)
+    trainer = WithNote(Stack().double(), args, train_dataset=rows(37))
+    trainer.train()
+    again = WithNote(Stack().double(), args, train_dataset=rows(37))
+    again.train(resume_from_checkpoint=str(folder / "checkpoint-3"))
+    notes = sorted(path.name for path in (folder / "checkpoint-3").glob("note-*"))
+    return {"equal": weights_of(again) == weights_of(trainer), "notes": notes}
+
+
+def full_disk(folder: Path) -> dict[str, Any]:
+    """One process cannot write its part of one checkpoint: nobody has that one, and training goes on."""
+    real = saver.write_file
+
+    def failing(path: Path, chunks: Any) -> Any:
+        if RANK == LAST and "checkpoint-2" in str(path):
+            raise OSError(28, "No space left on device")
+        return real(path, chunks)
+
+    saver.write_file = failing
+    try:
+        trainer_of(folder, eval_strategy="no", save_strategy="steps", save_steps=1).train()
+    finally:
+        saver.write_file = real
+    return {"left": sorted(path.name for path in folder.iterdir() if "checkpoint" in path.name)}
+
+
+def generated(folder: Path) -> dict[str, Any]:
+    """Sentences that end at different lengths, on processes with different numbers of them."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    torch.manual_seed(0)
+    config = T5Config(vocab_size=30, d_model=16, d_kv=4, d_ff=16, num_layers=2, num_heads=2, decoder_start_token_id=0)
+    data = [{"input_ids": torch.randint(2, 30, (4 + i % 3,)), "labels": torch.randint(2, 30, (3,))} for i in range(8)]
+    args = Seq2SeqTrainingArguments(
+        str(folder),
+        backend=WAY,
+        use_cpu=True,
+        max_steps=2,
+        predict_with_generate=True,
+        generation_max_length=6,
+        per_device_train_batch_size=4 // WORLD,
+        per_device_eval_batch_size=2,
+        save_strategy="no",
+        disable_tqdm=True,
+    )
+    trainer = Seq2SeqTrainer(
+        T5ForConditionalGeneration(config).double(),
+        args,
+        train_dataset=data,
+        data_collator=lambda some: {k: pad_sequence([row[k] for row in some], batch_first=True) for k in some[0]},
+    )
+    before = trainer.predict(data[:5]).predictions.tolist()
+    trainer.train()
+    return {"before": before, "after": trainer.predict(data[:5]).predictions.tolist()}
+
+
+TASKS = (best, stopped, rewound, adapter, own_save, full_disk, generated)
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    place = Path(sys.argv[1]) / f"edges-{WORLD}"
+    answers = {task.__name__: task(place / task.__name__) for task in TASKS}
+    (Path(sys.argv[1]) / f"edges-{WORLD}-{RANK}.json").write_text(json.dumps(answers))
+    sys.stdout.flush()
+    os._exit(0)

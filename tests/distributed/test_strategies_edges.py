@@ -1,0 +1,68 @@
+"""FSDP2 with two processes: best models, rewinding, adapters, own saving, a full disk, generation."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.distributed.test_strategies import ROOT, distance
+
+SCRIPT = Path(__file__).with_name("edges.py")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]:
+    """What one process found, and the first of two."""
+    folder = tmp_path_factory.mktemp("edges")
+    answers = {}
+    for processes in (1, 2):
+        torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+        done = subprocess.run(
+            [sys.executable, *(torchrun if processes > 1 else []), str(SCRIPT), str(folder)],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=170,
+            cwd=ROOT,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-5000:]
+        answers[processes] = json.loads((folder / f"edges-{processes}-0.json").read_text())
+    return answers
+
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+def test_the_best_model_and_what_is_kept(found: dict[int, dict[str, Any]]) -> None:
+    alone, together = found[1]["best"], found[2]["best"]
+    assert together["again"] == pytest.approx(together["best"], abs=1e-9)
+    assert distance(together, alone) < 1e-6
+    assert together["kept"] == 2
+
+
+def test_all_stop_and_go_back_together(found: dict[int, dict[str, Any]]) -> None:
+    assert found[2]["stopped"] == found[1]["stopped"] == {"steps": 3}
+    assert found[2]["rewound"] == found[1]["rewound"]
+    assert found[2]["rewound"]["rewinds"] == 1
+
+
+def test_adapters_and_own_saving(found: dict[int, dict[str, Any]]) -> None:
+    assert found[2]["adapter"]["equal"]
+    assert distance(found[2]["adapter"]["weights"], found[1]["adapter"]["weights"]) < 1e-4
+    # Every process is called, as it takes all of them to write.
+    assert found[2]["own_save"] == {"equal": True, "notes": ["note-0.txt", "note-1.txt"]}
+
+
+def test_a_full_disk_in_one_process(found: dict[int, dict[str, Any]]) -> None:
+    assert found[2]["full_disk"]["left"] == [f"checkpoint-{step}" for step in (1, 3, 4, 5, 6)]
+
+
+def test_generation(found: dict[int, dict[str, Any]]) -> None:
+    assert found[2]["generated"] == found[1]["generated"]

@@ -1,0 +1,1 @@
+"""A training step on tensors without numbers, to know beforehand how much memory a real one takes."""
