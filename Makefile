@@ -28,7 +28,7 @@ $(VENV)/dev: $(VENV)/torch pyproject.toml
 
 # Heavy, and only for tests that are marked full.
 $(VENV)/full: $(VENV)/dev
-	$(PIP) $(CONSTRAIN) -e '.[ray]'
+	$(PIP) $(CONSTRAIN) -e '.[ray,deepspeed]'
 	@touch $@
 
 demo: $(VENV)/demo  ## learn handwritten digits, then keep 7 % of the weights, in under a minute

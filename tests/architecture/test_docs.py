@@ -65,6 +65,7 @@ def test_the_page_of_modifiers_is_current() -> None:
 MODULES = [
     "config.backends",
     "config.cadence",
+    "config.deepspeed",
     "config.options",
     "config.secrets",
     "config.yaml12",
@@ -87,6 +88,7 @@ MODULES = [
     "compat.accmt.monitor",
     "compat.accmt.savings",
     "compat.accmt.status",
+    "compat.accmt.strategies",
     "compat.accmt.trainer",
     "compat.pymarlin.core.trainer_backend",
     "compat.pymarlin.utils.checkpointer.checkpoint_utils",
@@ -171,6 +173,9 @@ MODULES = [
     "recipes.quantization.schemes",
     "trainer.keeping",
     "trainer.trainer",
+    "engines.torch.checksum",
+    "engines.torch.rehearsal.estimate",
+    "engines.torch.rehearsal.ledger",
 ]
 
 

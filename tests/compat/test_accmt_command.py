@@ -14,6 +14,7 @@ import torch
 from tests.compat.accmt_modules import Shared, hyper, make, samples
 from trainwright.compat.accmt import HyperParameters
 from trainwright.compat.accmt.__main__ import main
+from trainwright.compat.accmt.strategies import settings_of
 from trainwright.launch.torchrun import launch, torchrun_command
 
 ROOT = Path(__file__).parents[2]
@@ -92,7 +93,10 @@ def test_commands_for_torchrun() -> None:
 def test_what_cannot_be_launched_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.py").write_text("")
     for words, said in (
-        (["launch", "--cpu", "--strat", "fsdp", str(tmp_path / "a.py")], "later release"),
+        (["launch", "--cpu", "--strat", "fsdq", str(tmp_path / "a.py")], "fsdp"),
+        (["launch", "--cpu", "--strat", "mine.yaml", str(tmp_path / "a.py")], "files are not read"),
+        (["launch", "--cpu", "--strat", "deepspeed-2-fp8", str(tmp_path / "a.py")], "fp8 is not offered"),
+        (["launch", "--cpu", "--strat", "ddp-offload_opt", str(tmp_path / "a.py")], "deepspeed-1 to 3"),
         (["launch", "--cpu", str(tmp_path / "none.py")], "there is no file"),
         (["launch", "--cpu", "-N", "x", str(tmp_path / "a.py")], "a number of processes"),
         (["get", str(tmp_path / "none"), "--out", str(tmp_path / "m")], "there is no folder"),
@@ -100,6 +104,9 @@ def test_what_cannot_be_launched_is_said(tmp_path: Path, capsys: pytest.CaptureF
         assert main(words) == 2
         assert said in capsys.readouterr().err
     assert main(["strats"]) == 0
+    listed = capsys.readouterr().out.split()
+    assert "deepspeed-3-bf16-offload_opt-offload_param" in listed
+    assert all(settings_of(name) for name in listed)
 
 
 def test_example_and_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

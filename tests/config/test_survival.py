@@ -39,6 +39,7 @@ def test_defaults() -> None:
         "preemption_deadline": 20.0,
         "max_nonfinite_steps": 10,
         "rewind_on_nonfinite": False,
+        "check_weights_every": None,
         "watchdog_seconds": 120.0,
         "watchdog_exit": False,
     }

@@ -21,8 +21,9 @@ from tests.distributed.spreading import (
     llama,
     logs_of,
     rows,
+    weights_of,
 )
-from trainwright import Trainer
+from trainwright import EMACallback, Preempted, Trainer
 
 
 class Busy(Stack):
@@ -34,6 +35,8 @@ class Busy(Stack):
 
 
 def whole_weights(trainer: Trainer) -> dict[str, Any]:
+    if trainer.strategy.name == "fsdp":
+        return weights_of(trainer)
     with trainer.strategy.whole(trainer.model, keep=True):
         return {name: tensor.double().tolist() for name, tensor in trainer.model.state_dict().items()}
 
@@ -96,7 +99,7 @@ def offload(folder: Path) -> dict[str, Any]:
     """Optimizer state, and at stage 3 weights, in main memory; small weights that stay whole; the default."""
     kept = {"offload_optimizer": {"device": "cpu"}}
     answers = {f"offload-{stage}": one_run(folder / f"o{stage}", 37, **zero(stage, **kept)) for stage in (1, 2, 3)}
-    named = {} if WORLD == 1 else {"backend": "deepspeed"}
+    named: dict[str, Any] = {} if WORLD == 1 else {"backend": "deepspeed"}
     answers["default"] = one_run(folder / "default", 37, **named)
     large = zero(3)
     if large:
@@ -113,7 +116,7 @@ def saving(folder: Path) -> dict[str, Any]:
         answers[f"whole-{stage}"] = one_run(run, 37, **zero(stage), **SAVING)
         answers[f"resumed-{stage}"] = one_run(run, 37, start=str(run / "checkpoint-2"), **zero(stage), **SAVING)
     best = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True, "learning_rate": 0.1}
-    answers["best"] = one_run(folder / "best", 37, **zero(3), **{**SAVING, **best, "save_total_limit": 5})
+    answers["best"] = one_run(folder / "best", 37, **zero(3), **{**SAVING, **best, "dropout": 0.0})
     return answers
 
 
@@ -133,8 +136,9 @@ def going_on(folder: Path) -> dict[str, Any]:
         if WORLD == 1:
             answers[f"sp-{stage}"] = one_run(folder / f"sp-{stage}", 37, start=saved, **plain)
             continue
-        answers[f"fsdp-{stage}"] = one_run(folder / f"fsdp-{stage}", 37, start=saved, backend="ddp", **plain)
+        answers[f"ddp-{stage}"] = one_run(folder / f"ddp-{stage}", 37, start=saved, backend="ddp", **plain)
         alone = str(begun / "1-1" / "checkpoint-2")
+        answers[f"fsdp-{stage}"] = one_run(folder / f"fsdp-{stage}", 37, start=saved, backend="fsdp", **plain)
         answers[f"zero-{stage}"] = one_run(folder / f"zero-{stage}", 37, start=alone, **zero(stage), **plain)
     return answers
 
@@ -191,7 +195,57 @@ def bad_steps(folder: Path) -> dict[str, Any]:
     return answers
 
 
+def alone(folder: Path) -> dict[str, Any]:
+    """DeepSpeed in a single process that no launcher started."""
+    return {"plain": one_run(folder / "plain", 37), "zero": one_run(folder / "zero", 37, backend="deepspeed")}
+
+
+def stopped(folder: Path) -> dict[str, Any]:
+    """A run whose time is up saves and leaves, with all processes; the next one goes on."""
+    answers: dict[str, Any] = {}
+    for stage in (1, 3):
+        run = folder / f"run-{stage}"
+        more: dict[str, Any] = {**SAVING, **zero(stage), "save_steps": 100}
+        answers[f"whole-{stage}"] = one_run(folder / f"whole-{stage}", 37, **more)
+        try:
+            one_run(run, 37, **more, max_hours=1e-9)
+        except Preempted as left:
+            answers[f"left-{stage}"] = Path(str(left.checkpoint)).name
+        answers[f"resumed-{stage}"] = one_run(run, 37, **more, resume="auto")
+    return answers
+
+
+def refused(folder: Path) -> dict[str, Any]:
+    """What only turns out when a training begins; alone."""
+    answers = {}
+    cases: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+        "double": (Busy().double(), {}, {}),
+        "optimizer": (Busy().float(), {"optim": "adafactor"}, {}),
+        "average": (Busy().float(), {"deepspeed": {"zero_optimization": {"stage": 3}}}, {"callbacks": [EMACallback()]}),
+    }
+    for name, (model, more, given) in cases.items():
+        args = arguments(folder / name, **{"backend": "deepspeed", "eval_strategy": "no", **more})
+        try:
+            Trainer(model, args, train_dataset=rows(8, dtype=torch.float32), **given).train()
+        except ValueError as error:
+            answers[name] = str(error)
+    trainer = Trainer(
+        Busy().float(),
+        arguments(folder / "twice", backend="deepspeed", eval_strategy="no"),
+        train_dataset=rows(8, dtype=torch.float32),
+    )
+    trainer.train()
+    try:
+        trainer.train()
+    except ValueError as error:
+        answers["twice"] = str(error)
+    return answers
+
+
 TASKS = {
+    "stopped": stopped,
+    "refused": refused,
+    "alone": alone,
     "agree": agree,
     "offload": offload,
     "saving": saving,

@@ -115,6 +115,11 @@ def test_options_of_fsdp(alone: dict[str, Answers], two: dict[str, list[Answers]
     assert distance(found["empty"]["weights"], expected["empty"]["weights"]) < 1e-5
     assert 0 < distance(found["bf16"]["weights"], expected["plain"]["weights"]) < 0.1
     checkpoint = folder / "options" / "tied" / "checkpoint-2"
+    exported = folder / "one-file"
+    command = [sys.executable, "-m", "trainwright", "export", str(checkpoint), "--to", "safetensors"]
+    subprocess.run([*command, "--output", str(exported)], check=True, capture_output=True, timeout=100)
+    one_file = {name: tensor.double().tolist() for name, tensor in load_file(exported / "model.safetensors").items()}
+    assert distance(one_file, {name: found["tied"]["weights"][name] for name in one_file}) < 1e-12
     for place in (checkpoint, folder / "options" / "tied" / "model"):
         assert (place / "model-00002-of-00002.safetensors").is_file()
         loaded: Any = LlamaForCausalLM.from_pretrained(place, output_loading_info=True)

@@ -10,10 +10,12 @@ import sysconfig
 import threading
 import time
 from collections import deque
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from trainwright.callbacks.signs_of_life import SignsOfLife, Verdict
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.events import RunEvents
 from trainwright.core.state import TrainerControl, TrainerState
@@ -42,16 +44,33 @@ class WatchdogCallback(TrainerCallback):
 
     One report for each silence. ``exit_process`` also ends the process, so that whatever launched it starts it again.
     Code that blocks while it holds Python's global lock cannot be seen from inside the process.
+
+    With several processes each has one. Their watching threads leave signs of life in ``<run>/ranks``, and when no step
+    ends, the first process that is alive names those that are frozen, gone, or busy with something else while the
+    others wait for them.
     """
 
     listens_last = True
 
-    def __init__(self, events: RunEvents, seconds: float = 120.0, exit_process: bool = False) -> None:
+    def __init__(
+        self,
+        events: RunEvents,
+        seconds: float = 120.0,
+        exit_process: bool = False,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
         if seconds <= 0:
             raise ValueError(f"seconds={seconds} must be positive; leave the watchdog out to switch it off.")
         self.events = events
         self.seconds = seconds
         self.exit_process = exit_process
+        self.rank, self.world_size = rank, world_size
+        #: With several processes: what they say of themselves, and how often.
+        self._signs: SignsOfLife | None = None
+        self._sign_seconds = min(max(seconds / 8, 0.05), 5.0 + world_size / 64)
+        self._sign_given = 0.0
         self._folder = Path(".")
         self._state = TrainerState()
         self._watched_thread = 0
@@ -67,6 +86,9 @@ class WatchdogCallback(TrainerCallback):
         self._folder, self._state = Path(args.output_dir), state
         self._watched_thread = threading.get_ident()
         self._forget_times()
+        if self.world_size > 1:
+            self._signs = SignsOfLife(self._folder, self.rank, self.world_size)
+            self._give_sign(0.0)
         self._stop = threading.Event()
         self._watcher = threading.Thread(
             target=self._watch, args=(self._stop,), name="trainwright-watchdog", daemon=True
@@ -75,6 +97,9 @@ class WatchdogCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._end_watch()
+        if self._signs is not None:
+            self._signs.withdraw()
+            self._signs = None
 
     def on_train_failed(self, error: BaseException | None = None) -> None:
         """Called when training raises."""
@@ -134,9 +159,66 @@ class WatchdogCallback(TrainerCallback):
                 asleep_until = now
             checked = now
             silence = now - max(beat, asleep_until)
+            if self._signs is not None and now - self._sign_given >= self._sign_seconds:
+                self._give_sign(now - beat)
             if beat != reported and silence > self.limit():
                 reported = beat
-                self._report(silence)
+                if self._signs is not None:
+                    self._report_together(self._signs, silence, stop)
+                else:
+                    self._report(silence)
+                # It may have taken a while.
+                checked = time.monotonic()
+
+    # ---- several processes
+
+    def _give_sign(self, silence: float) -> None:
+        assert self._signs is not None
+        self._sign_given = time.monotonic()
+        frame = sys._current_frames().get(self._watched_thread)
+        self._signs.give(
+            step=self._state.global_step,
+            phase=phase_of(frame),
+            place=waiting_place(frame),
+            silent=silence,
+            frame=frame,
+        )
+
+    def _report_together(self, signs: SignsOfLife, silence: float, stop: threading.Event) -> None:
+        """Look twice, some signs apart; the first process that lives says what was seen."""
+        before = signs.read()
+        for _ in range(4):
+            if stop.wait(self._sign_seconds):
+                return
+            self._give_sign(silence)
+        verdict = signs.compare(before, signs.read())
+        if self.rank == min(verdict.alive):
+            self._name(verdict, silence)
+        if self.exit_process:
+            if self.rank != min(verdict.alive):
+                # The launcher ends the rest as soon as one is gone: whoever reports should have done it.
+                stop.wait(2 * self._sign_seconds)
+            os._exit(EXIT_CODE)
+
+    def _name(self, verdict: Verdict, silence: float) -> None:
+        frame = sys._current_frames().get(self._watched_thread)
+        blamed = [*verdict.frozen, *verdict.behind]
+        message = verdict.message() or f"every process is {phase_of(frame)}, this one in {waiting_place(frame)}"
+        path = self._write_stacks()
+        # The first process usually writes down events, and may be the one that is frozen.
+        events = self.events if self.events.folder is not None else RunEvents(self._folder)
+        events.record(
+            "stuck",
+            f"No step has ended for {silence:.3g} s: {message}.",
+            step=self._state.global_step,
+            phase=blamed[0].phase if blamed else phase_of(frame),
+            place=blamed[0].place if blamed else waiting_place(frame),
+            seconds=round(silence, 3),
+            file=None if path is None else path.name,
+            reported_by=self.rank,
+            ranks=[sign.rank for sign in blamed] + verdict.missing,
+            processes=[asdict(sign) for sign in blamed],
+        )
 
     def _report(self, silence: float) -> None:
         frame = sys._current_frames().get(self._watched_thread)

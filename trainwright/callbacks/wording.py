@@ -13,7 +13,9 @@ from trainwright.core.state import TrainerState
 
 #: Names that a line has no room for; ``metrics.jsonl`` has them all.
 _HIDDEN_ENDINGS = ("_runtime", "_per_second", "_preparation_time")
-_HIDDEN = {"total_flos", "epoch", "step"}
+_HIDDEN = {"total_flos", "epoch", "step", "slowest_rank"}
+#: Times of several processes, of which the slowest is shown if it takes so many times the mean.
+_STEP_SECONDS, _NOTABLE = "step_seconds_", 1.2
 #: Shorter names, and three digits, for what is only glanced at: a line should fit 80 columns.
 _SHORT = {"learning_rate": "lr", "grad_norm": "grad"}
 _GIB = 1024**3
@@ -82,15 +84,25 @@ def log_line(logs: Mapping[str, Any], state: TrainerState, *, pace: str = "", ma
         if "epoch" in logs:
             words.append(f"epoch {round(float(logs['epoch']), 2):g}")
     for name, value in logs.items():
-        if name not in _HIDDEN and not name.endswith(_HIDDEN_ENDINGS):
+        if name not in _HIDDEN and not name.endswith(_HIDDEN_ENDINGS) and not name.startswith(_STEP_SECONDS):
             short = f"{value:.3g}" if name in _SHORT and isinstance(value, float) else number(value, max_str_len)
             words.append(f"{_SHORT.get(name, name)} {short}")
     took = sum(value for name, value in logs.items() if name.endswith("_runtime") and not name.startswith("train_"))
     if took:
         words.append(f"in {duration(took)}")
+    if slow := _straggler(logs):
+        words.append(slow)
     if pace:
         words.append(pace)
     return "  ".join(words)
+
+
+def _straggler(logs: Mapping[str, Any]) -> str:
+    """The slowest process, where it is worth a look."""
+    longest, mean = logs.get(f"{_STEP_SECONDS}max", 0.0), logs.get(f"{_STEP_SECONDS}mean", 0.0)
+    if longest <= _NOTABLE * mean:
+        return ""
+    return f"rank {logs['slowest_rank']} takes {longest / mean:.1f}x the mean"
 
 
 def header_line(args: Any, state: TrainerState, model: Any = None, loader: Any = None) -> str:

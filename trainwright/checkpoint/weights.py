@@ -26,12 +26,19 @@ _ONE_FILE = 50 * 10**9
 def save_weights(model: nn.Module, folder: Path, state_dict: dict[str, Tensor] | None = None) -> None:
     """Write weights (and config, where the model has one) into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
+    clear_weights(folder)
     save_pretrained = getattr(model, "save_pretrained", None)
     if callable(save_pretrained):
         save_pretrained(str(folder), state_dict=state_dict)
         return
     tensors = stored_once(model.state_dict() if state_dict is None else state_dict)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
+
+
+def clear_weights(folder: Path) -> None:
+    """Remove a model that was saved there before: in one file or in several, it must not stay beside the new one."""
+    for path in (folder / INDEX, folder / WEIGHTS, *folder.glob("model-*-of-*.safetensors")):
+        path.unlink(missing_ok=True)
 
 
 def stored_once(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -95,7 +102,8 @@ def save_config(model: Any, folder: Path) -> None:
         return
     # As save_pretrained does: from_pretrained reads the number format and the class from here.
     config.dtype = str(model.dtype).removeprefix("torch.")
-    config.architectures = [type(model).__name__]
+    # FSDP2 makes a class of its own of the model's, with that one behind it.
+    config.architectures = [type(model).__name__.removeprefix("FSDP")]
     config.save_pretrained(str(folder))
     if model.can_generate():
         model.generation_config.save_pretrained(str(folder))

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration as Hugging Face writes it: ``"auto"`` values filled from the arguments, the rest compared."""
+"""DeepSpeed's configuration as Hugging Face writes it: ``"auto"`` is filled from the arguments, the rest compared."""
 
 from __future__ import annotations
 

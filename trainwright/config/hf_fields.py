@@ -156,7 +156,7 @@ NATIVE: dict[str, Field] = {
     **_all(
         "acts",
         "runs that diverge or get stuck",
-        "max_nonfinite_steps rewind_on_nonfinite watchdog_seconds watchdog_exit",
+        "max_nonfinite_steps rewind_on_nonfinite check_weights_every watchdog_seconds watchdog_exit",
     ),
 }
 """Arguments transformers does not have."""

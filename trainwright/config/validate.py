@@ -223,7 +223,12 @@ def check_restarts(args: Any) -> None:
 
 def check_survival(args: Any) -> None:
     """Limits of what a run puts up with."""
-    for name, least in (("keep_every", 1), ("max_nonfinite_steps", 1), ("preemption_deadline", 0)):
+    for name, least in (
+        ("keep_every", 1),
+        ("max_nonfinite_steps", 1),
+        ("check_weights_every", 1),
+        ("preemption_deadline", 0),
+    ):
         value = ours(args, name)
         _refuse(value is not None and value < least, f"{name}={value} must be at least {least}.")
     hours, seconds, code = (ours(args, name) for name in ("max_hours", "watchdog_seconds", "preempted_exit_code"))

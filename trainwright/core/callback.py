@@ -145,13 +145,13 @@ class CallbackHandler:
         names = {"on_log": ("logs",), "on_evaluate": ("metrics",), "on_predict": ("metrics",)}.get(event, ())
         return self.call_event(event, args, state, control, **dict(zip(names, values, strict=True)), **named)
 
-    def add_callback(self, callback: Any) -> None:
-        """Add an instance, or an instance of a class given."""
+    def add_callback(self, callback: Any, *, first: bool = False) -> None:
+        """Add an instance, or an instance of a class given; ``first`` for one that hears events before the others."""
         added = callback() if isinstance(callback, type) else callback
         may_repeat = getattr(added, "may_repeat", False)
         if not may_repeat and any(type(existing) is type(added) for existing in self.callbacks):
             logger.warning("There are now two callbacks of class %s; both will be called.", type(added).__name__)
-        self.callbacks.append(added)
+        self.callbacks.insert(0 if first else len(self.callbacks), added)
         self.callbacks.sort(key=lambda c: bool(getattr(c, "listens_last", False)))
         self._listeners.clear()
 

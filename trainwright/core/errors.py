@@ -52,6 +52,10 @@ class NonFiniteError(ArithmeticError):
         )
 
 
+class DivergedError(RuntimeError):
+    """Processes that should have the same weights do not (``check_weights_every``)."""
+
+
 class Rewind(BaseException):
     """Raised to go back to the last good checkpoint and leave out ``batches``: (epoch, batch numbers) pairs."""
 

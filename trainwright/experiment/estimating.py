@@ -68,19 +68,19 @@ def estimate(loaded: Loaded, *, gpus: int = 1, memory: float | None = None) -> P
         raise ConfigError(f"--gpus {gpus}: at least 1.")
     if memory is not None and memory <= 0:
         raise ConfigError(f"--memory {memory}: how many GiB does one GPU have?")
-    task, args = arguments_for(_not_pretrained(loaded))
-    trained_args = args
+    task, args = arguments_for(loaded)
     train, _ = training_rows(loaded, args)
     prepared = _prepared(task, Given(_not_pretrained(loaded), first(train, _ROWS)))
     prepared.train = prepared.encode(first(train, _ROWS))
     prepared.eval = None
-    alone = dataclasses.replace(without_training(args), **_ALONE)
+    # A model that is evaluated in half precision is left where it is until then; this one has nothing to be moved.
+    alone = dataclasses.replace(without_training(args), **_ALONE, fp16_full_eval=False, bf16_full_eval=True)
     trainer = _trainer(loaded, alone, prepared, training=False)
     batch = _batch(trainer)
     try:
         found = estimate_memory(
             prepared.model,
-            trained_args,
+            args,
             batch,
             gpus=gpus,
             loss=lambda model, inputs: trainer._call_compute_loss(model, inputs, None),

@@ -73,8 +73,8 @@ def train(loaded: Loaded, *, fresh: bool = False, say: Say = print) -> Trained:
             raise
         raise ConfigError(f"{loaded.document.source}: {error}") from error
     metrics = {**output.metrics, **_last_evaluation(built)}
-    if built.args.should_save:
-        built.trainer.save_model()
+    # Of weights in parts every process writes some.
+    built.trainer.save_model()
     return Trained(folder, metrics, built.trainer.state.global_step)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainwright.engines.torch.engine import TorchEngine, move
+from trainwright.engines.torch.engine import TorchEngine
+from trainwright.engines.torch.moving import move
 from trainwright.engines.torch.targets import unwrap
 
 

@@ -207,10 +207,15 @@ class EvaluationMethods(StepMethods):
     def _idle(self, step: Callable[[Any], Any], batch: Any, loader: Any) -> None:
         """Do what other processes need this one for; nothing of it counts."""
         logged, self._logged = self._logged, Means()
+        module = self._module
         try:
+            if module is not None:
+                module.is_idle = True
             step(loader.filler() if batch is None else batch)
         finally:
             self._logged = logged
+            if module is not None:
+                module.is_idle = False
 
     def _after_prediction_batch(self) -> None:
         self._fire("on_prediction_step")
@@ -222,6 +227,7 @@ class EvaluationMethods(StepMethods):
             # Before the first training it is still whole, and may not fit like that.
             self._backend.start(self.args)
             self.strategy.spread(self.model, self._backend)
+        self.strategy.bring(self.model, self.args.device)
         model = self.model_wrapped if self.is_in_train else self.model
         half = full_eval_dtype(self.args)
         if half is not None and not self.is_in_train:

@@ -10,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from trainwright.callbacks.rank_log import RankLogCallback
 from trainwright.callbacks.run_directory import keep_logged
+from trainwright.callbacks.stragglers import StragglersCallback
 from trainwright.callbacks.watchdog import WatchdogCallback
 from trainwright.checkpoint.directory import newest_good, sweep
 from trainwright.checkpoint.interchange.continuing import LoaderDraws, draw_as_a_loader_does, place_after
@@ -24,12 +26,14 @@ from trainwright.data.feed import TrainFeed, take
 from trainwright.data.order import mixed_seed
 from trainwright.data.position import steps_are_alike
 from trainwright.engines.torch.nonfinite import NonFiniteWatch
+from trainwright.engines.torch.own_time import OwnTime, Untimed
 from trainwright.engines.torch.randomness import random_state, random_state_from
 from trainwright.loop.fit import begin, end, run_epochs
 from trainwright.trainer.leaving import LeavingMethods
 from trainwright.trainer.planning import TrainingPlan, refuse_uneven
 from trainwright.trainer.signatures import accepted_keywords, overrides
 from trainwright.trainer.steps import StepMethods
+from trainwright.trainer.weight_check import weight_check
 
 logger = logging.getLogger("trainwright")
 
@@ -222,13 +226,32 @@ class RunningMethods(LeavingMethods):
             self.callback_handler.remove_callback(guard)
         self._guards = []
         seconds = ours(self.args, "watchdog_seconds")
-        if seconds and self.args.should_save:
-            self._guards.append(WatchdogCallback(self._events, seconds, ours(self.args, "watchdog_exit")))
+        rank, world_size = self._backend.rank, self._backend.world_size
+        if seconds and (self.args.should_save or world_size > 1):
+            ends = ours(self.args, "watchdog_exit")
+            self._guards.append(WatchdogCallback(self._events, seconds, ends, rank=rank, world_size=world_size))
+        check = weight_check(ours(self.args, "check_weights_every"), self.strategy, self._backend, self._events)
+        self._guards += [check] if check is not None else []
+        self.engine.own_time = Untimed()
+        if world_size > 1:
+            level = self.args.get_process_log_level()
+            self._guards.append(RankLogCallback(Path(self.args.output_dir), rank, level))
+            self.engine.own_time = OwnTime(rank, world_size, self.engine.device)
+            self._guards.append(StragglersCallback(self._step_times))
         present = {type(callback) for callback in self.callback_handler.callbacks}
         # Somebody may have brought a watchdog with other settings.
         self._guards = [guard for guard in self._guards if type(guard) not in present]
         for guard in self._guards:
-            self.callback_handler.add_callback(guard)
+            # Bars and trackers see what it adds to a log.
+            self.callback_handler.add_callback(guard, first=isinstance(guard, StragglersCallback))
+
+    def _step_times(self) -> list[float]:
+        """Of each process, for the log that is being written."""
+        clock = self.engine.own_time
+        if not isinstance(clock, OwnTime):
+            return []
+        clock.forget()
+        return clock.every
 
     def _continue_from(self, checkpoint: Path, plan: TrainingPlan) -> Unfinished:
         """Put everything where the checkpoint left it; returns what was still to be done there."""

@@ -13,7 +13,7 @@ from trainwright.checkpoint.pack import TensorPack, file_chunks
 from trainwright.checkpoint.pieces import Piece, is_copy, is_spread, nbytes, owners, piece_of
 from trainwright.checkpoint.sharded import index_name, pieces_index, shard_name, weights_index
 from trainwright.checkpoint.together import Together
-from trainwright.checkpoint.weights import WEIGHTS, Convert
+from trainwright.checkpoint.weights import WEIGHTS, Convert, clear_weights
 
 
 class SharedFiles:
@@ -123,7 +123,10 @@ def saved_by_all(folder: Path, files: SharedFiles) -> None:
     """Write a model alone, by all processes, into a folder that is there for good; nothing is published."""
     for kind, pack in files.packs.items():
         pack.copy(files.parts[kind])
-    folder.mkdir(parents=True, exist_ok=True)
+    if files.together.rank == 0:
+        folder.mkdir(parents=True, exist_ok=True)
+        clear_weights(folder)
+    files.together.exchange(None)
     written, said = files.files()
     for name, chunks in written.items():
         with (folder / name).open("wb") as file:

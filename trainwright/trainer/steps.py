@@ -226,7 +226,9 @@ class StepMethods(OptimizationMethods):
 
     def _loss_by_module(self, model: nn.Module, inputs: Any, return_outputs: bool) -> Any:
         # Through the wrapper, if there is one: it wants to see a forward pass.
-        run_step: Any = model if getattr(model, "runs_training_step", False) else self._running_module(model).training_step
+        run_step: Any = (
+            model if getattr(model, "runs_training_step", False) else self._running_module(model).training_step
+        )
         outputs = run_step(inputs)
         loss = loss_in(outputs)
         if loss is None:

@@ -55,7 +55,12 @@ from trainwright.trainer.planning import TrainingPlan, plan_training
 from trainwright.trainer.preparation import prepared_model
 from trainwright.trainer.recipe_methods import RecipeMethods
 from trainwright.trainer.search import default_objective, default_space, search_hyperparameters
-from trainwright.trainer.spreading import adopt_sharded_parameters, choose_strategy, refuse_for_strategy, spreads_by_itself
+from trainwright.trainer.spreading import (
+    adopt_sharded_parameters,
+    choose_strategy,
+    refuse_for_strategy,
+    spreads_by_itself,
+)
 
 logger = logging.getLogger("trainwright")
 

@@ -1,6 +1,6 @@
 """``python -m trainwright.compat.accmt``: ACCMT's command line.
 
-launch [-n 0,1 | -n all] [-N 2] [--cpu] [--strat ddp] file args...   run a script in several processes
+launch [-n 0,1 | -n all] [-N 2] [--cpu] [--strat NAME] file args...  run a script in several processes
 example                                                             write hps_example.yaml
 get CHECKPOINT --out FOLDER                                          the model of a checkpoint
 strats                                                              what --strat may be
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from trainwright.checkpoint.directory import newest_good
 from trainwright.checkpoint.manifest import verify
+from trainwright.compat.accmt.strategies import VARIABLE, WAYS, names, settings_of
 from trainwright.launch.torchrun import launch, torchrun_command
 
 #: Files of a checkpoint that are the model's.
@@ -51,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument("-n", "--gpus", help="GPUs to use, such as 0,1; all; available")
     start.add_argument("-N", "--number", help="how many processes, or a range of GPUs such as 2:4")
     start.add_argument("--cpu", action="store_true", help="use no GPU")
-    start.add_argument("--strat", default="ddp", help="how the training is spread: ddp")
+    start.add_argument("--strat", default="ddp", help="how the training is spread; strats lists the names")
     start.add_argument("file", help="the script")
     start.add_argument("script_arguments", nargs=argparse.REMAINDER)
     start.set_defaults(run=_launch)
@@ -67,16 +68,20 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _launch(given: argparse.Namespace) -> int:
-    if given.strat != "ddp":
+    if given.strat.endswith((".yaml", ".yml")):
         raise ValueError(
-            f"--strat {given.strat} is not offered yet: 'ddp' is what there is; FSDP and DeepSpeed come with the "
-            "distributed backends in a later release."
+            f"--strat {given.strat}: accelerate's files are not read; name one of {', '.join(WAYS)}, or give the "
+            "Trainer's arguments."
         )
+    spread = settings_of(given.strat)
     if not Path(given.file).is_file():
         raise ValueError(f"there is no file {given.file}.")
     devices = [] if given.cpu else _devices(given)
     processes = _count(given.number) if given.cpu else len(devices)
     environment = {"CUDA_VISIBLE_DEVICES": ",".join(devices)}
+    if spread != {"backend": "ddp"}:
+        # Where nothing is said, the number of processes decides.
+        environment[VARIABLE] = given.strat
     script = [given.file, *given.script_arguments]
     command = [sys.executable, *script] if processes == 1 else torchrun_command(script, processes=processes)
     return launch(command, environment=environment)
@@ -144,7 +149,7 @@ def _get(given: argparse.Namespace) -> int:
 
 
 def _strats(given: argparse.Namespace) -> int:
-    print("ddp")
+    print("\n".join(names()))
     return 0
 
 

@@ -117,7 +117,7 @@ class AcceleratedModule(Module):
             loss = torch.tensor(float(loss))
         known = {metric.name: metric for metric in self.metrics_of(self.validation_set)}
         for name, value in found.items():
-            if name == "loss":
+            if name == "loss" or self.is_idle:
                 continue
             if name not in known:
                 raise ValueError(
@@ -125,7 +125,7 @@ class AcceleratedModule(Module):
                     f"metrics=[...] to the Trainer{_names_of(known)}, or leave it out."
                 )
             known[name].add_batch(*(value if isinstance(value, (tuple, list)) else (value,)))
-        if isinstance(loss, Tensor) and self._validation_batch is not None:
+        if isinstance(loss, Tensor) and self._validation_batch is not None and not self.is_idle:
             self._validation_batch(loss.detach().mean(), 1)
         return {} if loss is None else {"loss": loss}
 

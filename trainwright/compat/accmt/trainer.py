@@ -27,6 +27,7 @@ from trainwright.compat.accmt.monitor import Monitor
 from trainwright.compat.accmt.savings import keepers, saving_modes
 from trainwright.compat.accmt.settings import Settings, native_settings, split_more
 from trainwright.compat.accmt.status import StatusKeeper, TrainingState
+from trainwright.compat.accmt.strategies import launched
 from trainwright.compat.accmt.tracker import tracking_settings
 from trainwright.config import TrainingArguments
 from trainwright.config.warnings import TrainwrightWarning
@@ -249,7 +250,7 @@ class Trainer:
     def _arguments(self, validates: bool, checkpoint: str | None) -> TrainingArguments:
         seed = _seed_of(checkpoint)
         settings = native_settings(self._settings, self.hps, validates=validates, seed=seed)
-        return TrainingArguments(**settings, **self._tracking)
+        return TrainingArguments(**settings, **self._tracking, **launched())
 
     def _wanted_checkpoint(self) -> str | None:
         """What to resume from; ``resume=True`` needs a checkpoint."""

@@ -68,5 +68,9 @@ class SurvivalFields:
     """Longest silence before all stacks are written to the run directory; ten times the median step if that is more.
     None or 0 switches it off."""
 
+    check_weights_every: int | None = None
+    """With several processes that each have a copy of the model: compare the weights to the last bit every so many
+    steps, and end the run where they differ."""
+
     watchdog_exit: bool = False
     """Also end the process when the watchdog finds it stuck, so that a launcher restarts it."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +16,9 @@ from trainwright.engines.torch.backends import SingleProcess
 from trainwright.engines.torch.boundary import Boundary
 from trainwright.engines.torch.memory import is_out_of_memory, release_memory
 from trainwright.engines.torch.meter import LossMeter, WeightedMean
+from trainwright.engines.torch.moving import from_numpy, move, to_numpy
 from trainwright.engines.torch.nonfinite import GradientCheck, is_bad, skips_on_device
+from trainwright.engines.torch.own_time import Untimed, sum_told
 from trainwright.engines.torch.precision import Precision
 from trainwright.engines.torch.schedules import needs_metric
 from trainwright.engines.torch.strategies.base import Strategy, silenced
@@ -59,6 +60,8 @@ class TorchEngine:
         self._grad_norm: Tensor | float | None = None
         self._scaler: Any = None
         self._step_lr: float | None = None
+        #: Whether the backward pass of the present micro-batch sums gradients over processes.
+        self._sums_now = False
         #: Whether the last step was not finite, and so was not applied: a bool, or 0.0 or 1.0 on the device.
         self.was_bad: bool | Tensor = False
         #: Held while weights change; whoever copies them from another thread takes it.
@@ -72,6 +75,8 @@ class TorchEngine:
         #: What this process has to say to the others before the next step, as flags; and how many of them said each.
         self.tell: Callable[[], list[int]] = list
         self.heard: list[int] = []
+        #: How long each of several processes works by itself in a step.
+        self.own_time = Untimed()
         #: Waits until a copy that is under way no longer needs the weights as they are.
         self.wait_for_copy: Callable[[], None] = _nothing
 
@@ -110,16 +115,20 @@ class TorchEngine:
 
     def mark_boundary(self) -> None:
         self.boundary.mark()
+        self.own_time.start()
 
     def count_targets(self, batch: Any) -> Any:
         return self._count_targets(batch)
 
     def forward_backward(self, batch: Any, portion: Portion, *, sync: bool) -> Tensor | None:
+        self._sums_now = sync and self.strategy.sums_in_backward
         with self.strategy.micro_batch(sync=sync):
             return self._training_step(batch, portion)
 
     def backward(self, loss: Tensor) -> None:
         """Gradients of ``loss``, scaled where fp16 needs it."""
+        if self._sums_now:
+            self.own_time.pause()
         if self.strategy.gradient_factor != 1.0:
             loss = loss * self.strategy.gradient_factor
         if self.precision.scaler is not None:
@@ -154,11 +163,11 @@ class TorchEngine:
     def sum_counts(self, count: Any) -> Any:
         if self.is_alone:
             return count
-        if not isinstance(count, int):
-            self.heard = self.backend.sum(torch.tensor(self.tell(), dtype=torch.int64)).tolist()
-            return self.backend.sum(count)
-        # Flags ride on the one exchange that comes before every step anyway.
-        total, *self.heard = self.backend.sum(torch.tensor([count, *self.tell()], dtype=torch.int64)).tolist()
+        self.own_time.pause()
+        # Flags and times ride on the one exchange that comes before every step anyway.
+        total, self.heard = sum_told(self.backend, count, self.tell(), self.own_time)
+        if not self.strategy.runs_in_step:
+            self.own_time.resume()
         return total
 
     def finish_gradients(self, loss: Tensor | None, *, norm_wanted: bool) -> Tensor | None:
@@ -193,6 +202,7 @@ class TorchEngine:
 
     def _reduced(self, loss: Tensor | None) -> Tensor | None:
         """Gradients and loss of the step over all processes: each judges the step by the same numbers."""
+        self.own_time.pause()
         self.strategy.reduce(self.backend, self.parameters, self.extra_parameters)
         if loss is None and self.strategy.sums_in_backward:
             self.strategy.drop_gradients(self.parameters)
@@ -351,44 +361,3 @@ def dense_part(gradient: Tensor) -> Tensor:
 
 def _nothing() -> None:
     pass
-
-
-def move(value: Any, device: torch.device) -> Any:
-    """Tensors of nested dicts, lists and tuples on ``device``; copies from pinned memory do not wait."""
-    if isinstance(value, Tensor):
-        return value if value.device == device else value.to(device, non_blocking=True)
-    if isinstance(value, Mapping):
-        moved = {key: move(item, device) for key, item in value.items()}
-        kind: Any = type(value)
-        return moved if kind is dict else kind(moved)
-    if isinstance(value, (list, tuple)):
-        return rebuilt(value, [move(item, device) for item in value])
-    return value
-
-
-def rebuilt(like: Any, items: list[Any]) -> Any:
-    """``items`` as a list, tuple or named tuple, whatever ``like`` is."""
-    return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
-
-
-def to_numpy(value: Any) -> Any:
-    """Numpy arrays in place of tensors; bfloat16, which numpy lacks, as float32."""
-    if isinstance(value, Tensor):
-        tensor = value.detach()
-        return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
-    if isinstance(value, Mapping):
-        return {key: to_numpy(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return rebuilt(value, [to_numpy(item) for item in value])
-    return np.asarray(value) if np.isscalar(value) else value
-
-
-def from_numpy(value: Any, device: torch.device) -> Any:
-    """Tensors on ``device`` in place of numpy arrays."""
-    if isinstance(value, np.ndarray):
-        return torch.as_tensor(value).to(device)
-    if isinstance(value, Mapping):
-        return {key: from_numpy(item, device) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return rebuilt(value, [from_numpy(item, device) for item in value])
-    return value

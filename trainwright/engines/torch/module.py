@@ -47,6 +47,9 @@ class Module(nn.Module):
 
     #: False: ``training_step`` steps its optimizers itself (see :meth:`optimizers` and :meth:`backward`).
     automatic_optimization: bool = True
+    #: True while a validation step runs only because processes that hold parts of the model must stay in step: a module
+    #: that counts something by itself leaves it out then.
+    is_idle: bool = False
     _module_run: ModuleRun | None = None
     _counter: TargetCounter | None = None
 

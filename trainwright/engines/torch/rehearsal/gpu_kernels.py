@@ -11,19 +11,24 @@ from torch.utils._pytree import tree_map
 
 from trainwright.engines.torch.rehearsal.ledger import Ledger
 
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 #: Functions that autocast computes in half precision on CUDA.
-_IN_HALF = frozenset(
+_IN_HALF = _words(
     "linear matmul __matmul__ __rmatmul__ mm bmm addmm addbmm baddbmm addmv mv addr einsum chain_matmul multi_dot "
     "prelu conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d lstm gru rnn_tanh rnn_relu "
-    "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell multi_head_attention_forward bilinear".split()  # noqa: SIM905
+    "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell multi_head_attention_forward bilinear"
 )
 #: Functions that it computes in float32 there.
-_IN_FULL = frozenset(
+_IN_FULL = _words(
     "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow __pow__ __rpow__ softplus "
     "layer_norm group_norm norm softmax log_softmax cumprod cumsum prod sum cosine_similarity nll_loss cross_entropy "
     "kl_div l1_loss smooth_l1_loss huber_loss mse_loss poisson_nll_loss cosine_embedding_loss hinge_embedding_loss "
     "margin_ranking_loss multi_margin_loss multilabel_margin_loss soft_margin_loss triplet_margin_loss "
-    "binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp".split()  # noqa: SIM905
+    "binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp"
 )
 _HALVES = (torch.bfloat16, torch.float16)
 #: The largest heads that flash attention takes.

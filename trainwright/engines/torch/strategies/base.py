@@ -41,6 +41,9 @@ class Strategy:
         backend.share([*model.parameters(), *model.buffers()])
         return model if called is None else called
 
+    def bring(self, model: nn.Module, device: torch.device) -> None:
+        """Before the first training: to ``device``, where the Trainer has left that to the strategy."""
+
     def take_optimizer(self, model: nn.Module, optimizer: Any) -> nn.Module:
         """Once there is an optimizer: the model, as :meth:`spread` returned it, as it is to be called."""
         return model

@@ -8,6 +8,7 @@ with DeepSpeed's own helpers, and never leave as its pickles.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import warnings
@@ -106,6 +107,10 @@ class ZeroStrategy(Strategy):
             main_model(model).register_forward_pre_hook(_halved, with_kwargs=True)
         return Wrapped(module_in(model) or model)
 
+    def bring(self, model: nn.Module, device: torch.device) -> None:
+        if self._engine is None:
+            model.to(device)
+
     def take_optimizer(self, model: nn.Module, optimizer: Any) -> nn.Module:
         assert isinstance(model, Wrapped)
         self._refuse_optimizer(optimizer, model.module)
@@ -125,17 +130,15 @@ class ZeroStrategy(Strategy):
         )
         model._engine[:] = [self._engine]
         self._optimizer = inner
-        self._state = ZeroState(self._engine.optimizer, inner, self.stage)
+        self._state = ZeroState(self._engine.optimizer, inner, self.stage, deepspeed)
         return model
 
     def make_schedule(self, optimizer: Any, total_steps: int) -> Any:
         chosen = schedule_of(self.config, self._args, total_steps)
         if chosen is None:
             return None
-        _imported(self._args.device, self._local_rank)
-        from deepspeed.runtime import lr_schedules
-
-        return getattr(lr_schedules, chosen[0])(optimizer, **chosen[1])
+        schedules = _imported(self._args.device, self._local_rank).runtime.lr_schedules
+        return getattr(schedules, chosen[0])(optimizer, **chosen[1])
 
     def _refuse_optimizer(self, optimizer: Any, model: nn.Module) -> None:
         if hasattr(optimizer, "optimizers"):
@@ -264,7 +267,7 @@ def _imported(device: torch.device, local_rank: int) -> Any:
     # Names that torch has given up since.
     warnings.filterwarnings("ignore", message=r"`torch\.distributed\.\w+` is deprecated", category=FutureWarning)
     try:
-        import deepspeed
+        deepspeed = importlib.import_module("deepspeed")
     except ImportError as error:
         raise ValueError("backend='deepspeed' and deepspeed= need it: pip install 'trainwright[deepspeed]'.") from error
     chatter = logging.getLogger("DeepSpeed")

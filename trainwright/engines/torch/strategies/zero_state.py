@@ -24,10 +24,11 @@ class ZeroState:
         zero: DeepSpeed's optimizer.
         inner: The torch optimizer in it, whose parameters are slices of many weights laid end to end.
         stage: Of ZeRO.
+        deepspeed: The package.
     """
 
-    def __init__(self, zero: Any, inner: Any, stage: int) -> None:
-        self._zero, self._inner, self._stage = zero, inner, stage
+    def __init__(self, zero: Any, inner: Any, stage: int, deepspeed: Any) -> None:
+        self._zero, self._inner, self._stage, self._deepspeed = zero, inner, stage, deepspeed
         self._is_shown = False
 
     @contextlib.contextmanager
@@ -81,14 +82,11 @@ class ZeroState:
         return held
 
     def _weight(self, parameter: nn.Parameter) -> Tensor:
-        from deepspeed.utils import safe_get_full_fp32_param
-        from deepspeed.runtime.zero import GatheredParameters
-
         if self._stage < 3 and (parameter.dtype == torch.float32 or not hasattr(parameter, "_hp_mapping")):
             return parameter.data
         if self._is_trained(parameter):
-            return safe_get_full_fp32_param(parameter)
-        with GatheredParameters([parameter]):
+            return self._deepspeed.utils.safe_get_full_fp32_param(parameter)
+        with self._deepspeed.zero.GatheredParameters([parameter]):
             return parameter.data.clone()
 
     def _is_trained(self, parameter: nn.Parameter) -> bool:
@@ -97,23 +95,20 @@ class ZeroState:
         return parameter.requires_grad and hasattr(parameter, "_z3_optimizer")
 
     def _put_weight(self, one: _Shown) -> None:
-        from deepspeed.runtime.zero import GatheredParameters
-
         parameter, own, whole = one
         value = whole.to(parameter.device)
         with torch.no_grad():
             if self._stage < 3:
                 own.copy_(value)
             else:
-                with GatheredParameters([parameter], modifier_rank=0):
+                with self._deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
                     parameter.data.copy_(value)
             if self._is_trained(parameter):
                 self._put(parameter, value.float(), None)
 
     def _put(self, parameter: nn.Parameter, value: Tensor, key: str | None) -> None:
         """A whole weight in single precision, or a whole state of it, to where DeepSpeed has its parts."""
-        from deepspeed import utils
-
+        utils = self._deepspeed.utils
         if self._stage < 3:
             if key is None:
                 utils.safe_set_full_fp32_param(parameter, value)
@@ -146,8 +141,6 @@ class ZeroState:
             self._zero._lazy_init_hp_params_optimizer_state()
 
     def _states(self, optimizer: Any, *, keep: bool) -> dict[nn.Parameter, dict[str, Any]]:
-        from deepspeed.utils import safe_get_full_optimizer_state
-
         slices = [(part, self._inner.state.get(part)) for part in self._slices()]
         some = next(((part, state) for part, state in slices if state), None)
         if some is None:
@@ -159,7 +152,7 @@ class ZeroState:
             state: dict[str, Any] = {}
             for key, value in kinds.items():
                 if isinstance(value, Tensor) and value.shape == part.shape:
-                    whole = safe_get_full_optimizer_state(parameter, key)
+                    whole = self._deepspeed.utils.safe_get_full_optimizer_state(parameter, key)
                     state[key] = whole.cpu() if keep else None
                 else:
                     # Steps taken: the same for all.
