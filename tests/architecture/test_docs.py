@@ -194,6 +194,7 @@ def test_docstring_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.M
 SCRIPTS = [
     "backends.md",
     "batches-that-fit.md",
+    "distributed.md",
     "from-accmt.md",
     "from-pymarlin.md",
     "from-sparseml.md",

@@ -129,7 +129,15 @@ def generated(folder: Path) -> dict[str, Any]:
     from transformers import T5Config, T5ForConditionalGeneration
 
     torch.manual_seed(0)
-    config = T5Config(vocab_size=30, d_model=16, d_kv=4, d_ff=16, num_layers=2, num_heads=2, decoder_start_token_id=0)
+    sizes: dict[str, Any] = {
+        "d_model": 16,
+        "d_kv": 4,
+        "d_ff": 16,
+        "num_layers": 2,
+        "num_heads": 2,
+        "decoder_start_token_id": 0,
+    }
+    config = T5Config(vocab_size=30, **sizes)
     data = [{"input_ids": torch.randint(2, 30, (4 + i % 3,)), "labels": torch.randint(2, 30, (3,))} for i in range(8)]
     args = Seq2SeqTrainingArguments(
         str(folder),
