@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from tests.distributed.spreading import LAST, RANK, WORLD, Stack, arguments, llama, rows, sentences, weights_of
-from trainwright import EarlyStoppingCallback, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer
+from trainwright import EarlyStoppingCallback, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainerCallback
 from trainwright.checkpoint import saver
 
 WAY = "fsdp" if WORLD > 1 else "sp"
@@ -162,7 +163,27 @@ def generated(folder: Path) -> dict[str, Any]:
     return {"before": before, "after": trainer.predict(data[:5]).predictions.tolist()}
 
 
-TASKS = (best, stopped, rewound, adapter, own_save, full_disk, generated)
+class Late(TrainerCallback):
+    """One process begins later than the other, and steps take their time."""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        time.sleep(0.2 * RANK)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        time.sleep(0.03)
+
+
+def by_time(folder: Path) -> dict[str, Any]:
+    """Whether it is time to save and to evaluate is decided by one clock."""
+    by_clock = {"checkpoint_every": "0.25 seconds", "evaluate_every": "0.3 seconds"}
+    trainer = trainer_of(folder, eval_strategy="steps", save_strategy="steps", max_steps=25, **by_clock)
+    trainer.add_callback(Late())
+    trainer.train()
+    evaluated = [entry["step"] for entry in trainer.state.log_history if "eval_loss" in entry]
+    return {"evaluated": evaluated, "saved": len(list(folder.glob("checkpoint-*")))}
+
+
+TASKS = (by_time, best, stopped, rewound, adapter, own_save, full_disk, generated)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

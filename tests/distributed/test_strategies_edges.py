@@ -33,7 +33,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]
             check=False,
         )
         assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-5000:]
-        answers[processes] = json.loads((folder / f"edges-{processes}-0.json").read_text())
+        every = [json.loads((folder / f"edges-{processes}-{rank}.json").read_text()) for rank in range(processes)]
+        answers[processes] = {**every[0], "last": every[-1]}
     return answers
 
 
@@ -66,3 +67,10 @@ def test_a_full_disk_in_one_process(found: dict[int, dict[str, Any]]) -> None:
 
 def test_generation(found: dict[int, dict[str, Any]]) -> None:
     assert found[2]["generated"] == found[1]["generated"]
+
+
+def test_one_clock_decides(found: dict[int, dict[str, Any]]) -> None:
+    first, last = found[2]["by_time"], found[2]["last"]["by_time"]
+    assert first == last
+    assert len(first["evaluated"]) >= 2
+    assert first["saved"] >= 2

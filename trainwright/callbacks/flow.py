@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from trainwright.config.cadence import NEVER, Every, Moment
@@ -21,13 +22,15 @@ class DefaultFlowCallback(TrainerCallback):
     def __init__(self) -> None:
         self._log, self._evaluate, self._save = (_Rhythm(topic) for topic in TOPICS)
         self._strategies: tuple[Any, ...] = ()
-        self._began = time.monotonic()
+        #: Seconds; of several processes all must read the same, or one would save while another goes on.
+        self.clock: Callable[[], float] = time.monotonic
+        self._began = self.clock()
         self._history = _EvaluationCount()
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         for topic in TOPICS:
             refuse_contradiction(args, topic)
-        self._began = time.monotonic()
+        self._began = self.clock()
         self._read(args, state)
         begin = self._moment(state)
         for rhythm in (self._log, self._evaluate, self._save):
@@ -119,7 +122,7 @@ class DefaultFlowCallback(TrainerCallback):
             step=state.global_step,
             epoch=state.epoch or 0.0,
             evaluations=self._history.read(state) if self._save.every.counts("eval") else 0,
-            seconds=time.monotonic() - self._began,
+            seconds=self.clock() - self._began,
             max_steps=state.max_steps,
             epoch_end=epoch_end,
         )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 
+from trainwright.callbacks.flow import DefaultFlowCallback
 from trainwright.checkpoint.directory import checkpoint_path, list_checkpoints
 from trainwright.config.fields import ours
 from trainwright.core.errors import Preempted, StopRequested
@@ -20,6 +22,7 @@ class LeavingMethods(FittingMethods):
     """Look after each step whether to go on; stop it, rescue it."""
 
     _nonfinite: NonFiniteWatch
+    _clock_began = _agreed_seconds = 0.0
 
     def _stop_early(self, run: Run, stop: StopRequested) -> None:
         """Save, and raise what the caller should see."""
@@ -96,8 +99,22 @@ class LeavingMethods(FittingMethods):
         self._leave_if_asked()
 
     def _flags(self) -> list[int]:
-        """What the other processes have to know of this one."""
-        return [int(self._saver.owes_a_save), int(self._stops is not None and self._stops.asked)]
+        """What the other processes have to know of this one; the first tells the time, in milliseconds."""
+        stops = int(self._stops is not None and self._stops.asked)
+        now = round(1000 * (time.monotonic() - self._clock_began)) if self._backend.rank == 0 else 0
+        return [int(self._saver.owes_a_save), stops, now]
+
+    def _agree_on_the_time(self) -> None:
+        """Let what is due by the clock be due by that of the first process, as all heard it before the step."""
+        self._clock_began, self._agreed_seconds = time.monotonic(), 0.0
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, DefaultFlowCallback):
+                callback.clock = time.monotonic if self.engine.is_alone else self._agreed_time
+
+    def _agreed_time(self) -> float:
+        if self.engine.heard:
+            self._agreed_seconds = self.engine.heard[2] / 1000
+        return self._agreed_seconds
 
     def _attend_together(self) -> None:
         """The same where several processes must do alike: one that saved or left alone would wait for the others.
@@ -105,7 +122,8 @@ class LeavingMethods(FittingMethods):
         What they say to each other goes with the counts of a step's targets, so it is heard a step later.
         """
         assert self._stops is not None
-        is_owed, is_asked = (bool(flag) for flag in self.engine.heard or (0, 0))
+        self._agreed_time()
+        is_owed, is_asked, _ = (bool(flag) for flag in self.engine.heard or (0, 0, 0))
         self.engine.heard = []
         if is_owed:
             self._saver.owes_a_save = False

@@ -144,6 +144,7 @@ class RunningMethods(LeavingMethods):
         self._feed = self._new_feed(loader, plan)
         self.control = TrainerControl()
         self.engine.tell = self._flags
+        self._agree_on_the_time()
         self._set_guards()
         self._micro, self._cut_is_known = self._new_micro_batching(), False
         may_save = self._may_save_unasked() or bool(ours(self.args, "rescue_on"))
