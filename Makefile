@@ -39,17 +39,17 @@ check: $(VENV)/dev  ## format, lint, types, layers and fast tests: the daily loo
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 -m "not slow and not full and not gpu"
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not full and not gpu"
 
 test: $(VENV)/dev  ## everything, with sampled points and one seed: what CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 -m "not full and not gpu"
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not full and not gpu"
 
 test-full: $(VENV)/full  ## all points, several seeds; before an issue is resolved
-	$(BIN)/pytest -n 2 -m "not gpu" --seeds 5 --hypothesis-profile=thorough
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not gpu" --seeds 5 --hypothesis-profile=thorough
 
 bench: $(VENV)/dev  ## measure; results belong into bench/RESULTS.md
 	$(BIN)/python bench/correctness.py

@@ -122,7 +122,7 @@ def test_drop_last_drops_the_same_rows_everywhere(tmp_path: Path) -> None:
     assert together[0]["steps"] == together[1]["steps"] == alone["steps"]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_one_process_alone_may_do_its_step_again(tmp_path: Path) -> None:
     alone = launch("agree", tmp_path, 1)[0]["32"]
     together = [answer["32"] for answer in launch("out_of_memory", tmp_path, 2)]

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from tests.distributed.test_strategies import ROOT, distance
 
-pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600), pytest.mark.xdist_group("deepspeed")]
 
 SCRIPT = Path(__file__).with_name("deepspeeding.py")
 STAGES = (1, 2, 3)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.distributed.test_strategies import ROOT, distance
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("doors")]
 SCRIPT = Path(__file__).with_name("doors.py")
 
 Answers = dict[str, Any]

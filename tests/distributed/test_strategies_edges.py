@@ -38,7 +38,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]
     return answers
 
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+#: One worker, so that what the tests look at is run once.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("edges")]
 
 
 def test_the_best_model_and_what_is_kept(found: dict[int, dict[str, Any]]) -> None:

@@ -23,7 +23,7 @@ class DefaultFlowCallback(TrainerCallback):
         self._log, self._evaluate, self._save = (_Rhythm(topic) for topic in TOPICS)
         self._strategies: tuple[Any, ...] = ()
         #: Seconds; of several processes all must read the same, or one would save while another goes on.
-        self.clock: Callable[[], float] = time.monotonic
+        self.clock: Callable[[], float] = seconds
         self._began = self.clock()
         self._history = _EvaluationCount()
 
@@ -126,6 +126,11 @@ class DefaultFlowCallback(TrainerCallback):
             max_steps=state.max_steps,
             epoch_end=epoch_end,
         )
+
+
+def seconds() -> float:
+    """This process's own clock."""
+    return time.monotonic()
 
 
 class _Rhythm:

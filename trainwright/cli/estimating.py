@@ -52,14 +52,14 @@ def _table(plan: Any) -> list[str]:
     shapes = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in plan.batch.items())
     lines = [f"{plan.parameters:,} parameters, {plan.trained:,} of them trained; {plan.gpus} GPUs; at once: {shapes}"]
     titles = [*_COLUMNS, "besides", "total"]
-    lines.append(f"{'GiB per GPU':38}" + "".join(f"{title:>11}" for title in titles) + "  fits")
+    lines.append(f"{'GiB per GPU':38}" + "".join(f"{title:>13}" for title in titles) + "  fits")
     for one in plan.estimates:
         sizes = [sum(one.parts.get(part, 0) for part in parts) for parts in _COLUMNS.values()]
         sizes += [sum(one.besides.values()), one.total]
         fits = {None: "?", True: "yes", False: "no"}[plan.fits(one)]
         name = f"{one.strategy}{', recomputing' if one.recompute else ''}"
         host = f" (+ {one.host / _GIB:.2f} GiB of main memory)" if one.host else ""
-        lines.append(f"{name:38}" + "".join(f"{size / _GIB:11.2f}" for size in sizes) + f"  {fits}{host}")
+        lines.append(f"{name:38}" + "".join(f"{size / _GIB:13.2f}" for size in sizes) + f"  {fits}{host}")
     if plan.memory is None:
         lines.append("This machine has no GPU: say what one has with --memory 80.")
     else:

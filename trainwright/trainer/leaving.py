@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from trainwright.callbacks.flow import DefaultFlowCallback
+from trainwright.callbacks.flow import DefaultFlowCallback, seconds
 from trainwright.checkpoint.directory import checkpoint_path, list_checkpoints
 from trainwright.config.fields import ours
 from trainwright.core.errors import Preempted, StopRequested
@@ -109,7 +109,7 @@ class LeavingMethods(FittingMethods):
         self._clock_began, self._agreed_seconds = time.monotonic(), 0.0
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, DefaultFlowCallback):
-                callback.clock = time.monotonic if self.engine.is_alone else self._agreed_time
+                callback.clock = seconds if self.engine.is_alone else self._agreed_time
 
     def _agreed_time(self) -> float:
         if self.engine.heard:
