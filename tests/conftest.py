@@ -38,10 +38,12 @@ def _one_thread_and_default_dtype() -> Iterator[None]:
     # A run takes its seed from here where none is given: the order of the tests must not decide it.
     torch.manual_seed(0)
     logger = logging.getLogger("trainwright")
-    level = logger.level
+    # A Trainer with a log_level sets it for the process, also in a fixture of a whole module; and a library that
+    # configures logging may switch off the loggers that it finds.
+    logger.setLevel(logging.NOTSET)
+    logger.disabled = False
     yield
-    # A Trainer with a log_level sets it for the process.
-    logger.setLevel(level)
+    logger.setLevel(logging.NOTSET)
     torch.set_default_dtype(torch.float32)
     torch.use_deterministic_algorithms(False)
 
