@@ -193,8 +193,6 @@ def test_words_of_fsdp() -> None:
         "fsdp_version": 2,
     }
     args = TrainingArguments("x", backend="fsdp", fsdp_config=config, use_cpu=True)
-    assert sharding_of(args) == Sharding(
-        blocks=("Block", "Other"), activation_checkpointing=True, first_has_weights=True
-    )
+    assert sharding_of(args) == Sharding(blocks=("Block", "Other"), activation_checkpointing=True)
     assert way_of(TrainingArguments("x", fsdp="false")) is None
     assert way_of(TrainingArguments("x", parallelism_config=SimpleNamespace(dp_shard_size=2))) == "fsdp"

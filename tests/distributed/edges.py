@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from tests.distributed.spreading import LAST, RANK, WORLD, Stack, arguments, llama, rows, sentences, weights_of
+from tests.distributed.spreading import LAST, RANK, RECIPE, WORLD, Stack, arguments, llama, rows, sentences, weights_of
 from trainwright import EarlyStoppingCallback, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainerCallback
 from trainwright.checkpoint import saver
 
@@ -108,6 +108,28 @@ def own_save(folder: Path) -> dict[str, Any]:
     return {"equal": weights_of(again) == weights_of(trainer), "notes": notes}
 
 
+class OwnWriting(Trainer):
+    """Writes the model itself, from whole weights."""
+
+    def _save(self, output_dir: Any = None, state_dict: Any = None) -> None:
+        super()._save(output_dir, state_dict)
+        Path(output_dir, "own.txt").write_text(str(RANK))
+
+
+def own_writing(folder: Path) -> dict[str, Any]:
+    """With a recipe, whose masks are in parts as well."""
+    trainer = OwnWriting(
+        Stack().double(),
+        arguments(folder, backend=WAY, eval_strategy="no", save_strategy="no"),
+        train_dataset=rows(37),
+        recipe=RECIPE,
+        teacher=Stack(seed=9).double(),
+    )
+    trainer.train()
+    trainer.save_model(str(folder / "model"))
+    return {"files": sorted(path.name for path in (folder / "model").iterdir())}
+
+
 def full_disk(folder: Path) -> dict[str, Any]:
     """One process cannot write its part of one checkpoint: nobody has that one, and training goes on."""
     real = saver.write_file
@@ -183,7 +205,7 @@ def by_time(folder: Path) -> dict[str, Any]:
     return {"evaluated": evaluated, "saved": len(list(folder.glob("checkpoint-*")))}
 
 
-TASKS = (by_time, best, stopped, rewound, adapter, own_save, full_disk, generated)
+TASKS = (by_time, best, stopped, rewound, adapter, own_save, own_writing, full_disk, generated)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

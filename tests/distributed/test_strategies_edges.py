@@ -59,6 +59,8 @@ def test_adapters_and_own_saving(found: dict[int, dict[str, Any]]) -> None:
     assert found[2]["adapter"]["equal"]
     assert distance(found[2]["adapter"]["weights"], found[1]["adapter"]["weights"]) < 1e-4
     # Every process is called, as it takes all of them to write.
+    expected = ["config.yaml", "model.safetensors", "own.txt", "recipe.yaml", "recipe_state.safetensors"]
+    assert found[2]["own_writing"]["files"] == found[1]["own_writing"]["files"] == expected
     assert found[2]["own_save"] == {"equal": True, "notes": ["note-0.txt", "note-1.txt"]}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import struct
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -53,12 +54,13 @@ def _fenced(text: bytes) -> dict[str, Any]:
 
 
 def read_wandb(folder: Path) -> Stored:
-    messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
+    """The package's own process writes the last records after ``finish`` has returned."""
+    deadline = time.monotonic() + 20
     found = Stored()
     for file in sorted(folder.rglob("*.wandb")):
-        for data in _log_records(file.read_bytes()):
-            record = messages.Record()
-            record.ParseFromString(data)
+        while not any(record.HasField("exit") for record in _wandb_records(file)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for record in _wandb_records(file):
             if record.HasField("run"):
                 found.run_id, found.name = record.run.run_id, record.run.display_name
                 found.tags |= set(record.run.tags)
@@ -78,6 +80,14 @@ def read_wandb(folder: Path) -> Stored:
                 found.files.add(record.request.log_artifact.artifact.name)
     found.files |= {file.name.partition("_")[0] for file in folder.rglob("media/images/*")}
     return found
+
+
+def _wandb_records(file: Path) -> Iterator[Any]:
+    messages: Any = importlib.import_module("wandb.proto.wandb_internal_pb2")
+    for data in _log_records(file.read_bytes()):
+        record = messages.Record()
+        record.ParseFromString(data)
+        yield record
 
 
 def _log_records(data: bytes) -> Iterator[bytes]:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from trainwright.core.spread import is_spread
+
 
 class Piece(NamedTuple):
     """What one process has of a tensor."""
@@ -22,11 +24,6 @@ class Piece(NamedTuple):
     @property
     def is_whole(self) -> bool:
         return tuple(self.tensor.shape) == self.shape
-
-
-def is_spread(tensor: Any) -> bool:
-    """Whether ``tensor`` is a DTensor, of which every process has a part."""
-    return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
 
 
 def piece_of(tensor: Tensor) -> Piece:

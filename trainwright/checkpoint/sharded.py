@@ -17,7 +17,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from trainwright.checkpoint.pieces import is_spread, like, piece_of, put_in
+from trainwright.checkpoint.pieces import like, piece_of, put_in
+from trainwright.core.spread import is_spread
 
 _LETTERS = ".safetensors"
 

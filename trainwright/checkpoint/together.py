@@ -69,11 +69,6 @@ class Together:
             mine[name] = whole
         return mine
 
-    def close(self) -> None:
-        """Leave the group."""
-        if dist.is_initialized():
-            dist.destroy_process_group(self._group)
-
 
 def _bytes(tensor: Tensor) -> Tensor:
     return tensor.contiguous().reshape(-1).view(torch.uint8)

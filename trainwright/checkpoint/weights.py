@@ -11,8 +11,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from trainwright.checkpoint.pieces import cut, is_spread, piece_of
+from trainwright.checkpoint.pieces import cut, piece_of
 from trainwright.checkpoint.sharded import StoredTensors, is_stored
+from trainwright.core.spread import is_spread
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -26,19 +27,30 @@ _ONE_FILE = 50 * 10**9
 def save_weights(model: nn.Module, folder: Path, state_dict: dict[str, Tensor] | None = None) -> None:
     """Write weights (and config, where the model has one) into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    clear_weights(folder)
     save_pretrained = getattr(model, "save_pretrained", None)
     if callable(save_pretrained):
         save_pretrained(str(folder), state_dict=state_dict)
+    else:
+        tensors = stored_once(model.state_dict() if state_dict is None else state_dict)
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
+    if not hasattr(model, "peft_config"):
+        keep_newer_form(folder)
+
+
+def keep_newer_form(folder: Path) -> None:
+    """After a model was saved: one that was saved there before in the other form, one file or several, goes.
+
+    Whoever reads the folder would take the one file, even if it is the older.
+    """
+    one, several = folder / WEIGHTS, folder / INDEX
+    if not (one.is_file() and several.is_file()):
         return
-    tensors = stored_once(model.state_dict() if state_dict is None else state_dict)
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
-
-
-def clear_weights(folder: Path) -> None:
-    """Remove a model that was saved there before: in one file or in several, it must not stay beside the new one."""
-    for path in (folder / INDEX, folder / WEIGHTS, *folder.glob("model-*-of-*.safetensors")):
-        path.unlink(missing_ok=True)
+    if one.stat().st_mtime_ns < several.stat().st_mtime_ns:
+        one.unlink()
+        return
+    for name in set(json.loads(several.read_text(encoding="utf-8"))["weight_map"].values()):
+        (folder / Path(name).name).unlink(missing_ok=True)
+    several.unlink()
 
 
 def stored_once(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

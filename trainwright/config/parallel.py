@@ -30,6 +30,7 @@ _WITHOUT_EFFECT = {
     "version": "FSDP2 is what there is",
     "state_dict_type": "checkpoints are written by all processes and read by any number of them",
     "use_orig_params": "FSDP2 keeps the parameters' own names",
+    "cpu_ram_efficient_loading": "a model on the meta device always gets the first process's weights",
     "sync_module_states": "weights always start as those of the first process",
     "forward_prefetch": "FSDP2 overlaps by itself",
     "backward_prefetch": "FSDP2 overlaps by itself",
@@ -43,7 +44,6 @@ _ACTING = (
     "cpu_offload",
     "offload_params",
     "activation_checkpointing",
-    "cpu_ram_efficient_loading",
     "auto_wrap_policy",
     "transformer_layer_cls_to_wrap",
     "min_num_params",
@@ -67,8 +67,6 @@ class Sharding:
     blocks: tuple[str, ...] | None = None
     #: Instead of by class, every module of at least this many parameters.
     min_parameters: int | None = None
-    #: Only the first process has weights; the others' modules are empty (on the meta device).
-    first_has_weights: bool = False
     #: Shard within each machine, and keep a copy on every machine.
     hybrid: bool = False
 
@@ -181,7 +179,6 @@ def _sharding(options: dict[str, Any]) -> Sharding:
         activation_checkpointing=_as_bool(options.get("activation_checkpointing", False)),
         blocks=() if wrap == "NO_WRAP" else tuple(blocks) if blocks else None,
         min_parameters=least if least and wrap != "TRANSFORMER_BASED_WRAP" else None,
-        first_has_weights=_as_bool(options.get("cpu_ram_efficient_loading", False)),
         hybrid=_as_bool(options.get("hybrid", False)),
     )
 

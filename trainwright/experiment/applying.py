@@ -34,7 +34,7 @@ from trainwright.recipes.oneshot import acts_at_once, apply_modifiers, gradients
 from trainwright.recipes.pruning.surgeon import SurgeonModifier
 from trainwright.recipes.quantization.modifier import QuantizationModifier
 from trainwright.recipes.selecting import prunable_layers
-from trainwright.trainer.recipe_folder import RECIPE, write_recipe_files
+from trainwright.trainer.recipe_folder import RECIPE, state_file, write_recipe_files
 from trainwright.trainer.recipe_past import Past
 
 #: Rows of an experiment's training data to look at.
@@ -154,14 +154,14 @@ def _write(found: Trained, recipe: Recipe, modifiers: list[Modifier], output: Pa
     save_weights(found.model, output)
     copy_besides(found.folder, (*BESIDES, "config.json"), output)
     if not (found.folder / RECIPE).is_file():
-        write_recipe_files(output, write_recipe(recipe), modifiers)
+        write_recipe_files(output, write_recipe(recipe), state_file(modifiers))
         return
     for modifier in found.modifiers:
         if not modifier.changes_structure and not isinstance(modifier, QuantizationModifier):
             # What they did is in the weights, and what they know may no longer be true of them.
             modifier.forget()
     past = Past(read_recipe(found.folder / RECIPE), found.modifiers)
-    write_recipe_files(output, write_recipe(past.with_next(recipe)), past.among(recipe, modifiers))
+    write_recipe_files(output, write_recipe(past.with_next(recipe)), state_file(past.among(recipe, modifiers)))
 
 
 def _described(model: nn.Module, modifiers: list[Modifier], output: Path) -> Applied:

@@ -1,4 +1,4 @@
-"""Weights of which each process has a part (FSDP's DTensors): a whole one, and what is to be spread as they are."""
+"""What is to be spread over processes as a weight is (FSDP's DTensors)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-
-def is_spread(tensor: Any) -> bool:
-    """Whether every process has a part of ``tensor``."""
-    return hasattr(tensor, "device_mesh") and hasattr(tensor, "placements")
-
-
-def whole(tensor: Any) -> Tensor:
-    """All of ``tensor``; where it is spread, every process must ask."""
-    return tensor.full_tensor() if is_spread(tensor) else tensor
+from trainwright.core.spread import is_spread
 
 
 def placed(tensor: Tensor, weight: Any) -> Tensor:

@@ -100,7 +100,7 @@ class Capture:
                 parts[CALLBACKS] = tensors
             files[RANDOM] = _constant_chunks({name: tensor.cpu() for name, tensor in moment.random[0].items()})
             texts[TRAINING] = _training_text(trainer, moment, optimizer, values)
-        elif trainer.modifiers:
+        else:
             files |= _recipe_state(trainer.modifiers)
         texts["trainer_state.json"] = _state_text(trainer, moment)
         return parts, texts, files
@@ -200,8 +200,8 @@ def _recipe_state(modifiers: list[Any]) -> dict[str, Callable[[], list[Chunk]]]:
     """Masks and ranges of a checkpoint that holds the model alone: it has no other place for them."""
     from trainwright.trainer.recipe_folder import STATE, state_file
 
-    tensors, said = state_file(modifiers)
-    return {STATE: lambda: file_chunks(tensors, said)}
+    state = state_file(modifiers)
+    return {} if state is None else {STATE: lambda: file_chunks(*state)}
 
 
 def arguments_text(args: Any) -> Callable[[], str]:

@@ -21,10 +21,10 @@ from trainwright.checkpoint.sharded import StoredTensors, is_stored
 from trainwright.checkpoint.training_state import CALLBACKS, TRAINING
 from trainwright.checkpoint.weights import WEIGHTS
 from trainwright.core.modifier import Modifier, Site
+from trainwright.core.spread import whole
 from trainwright.recipes.distillation.base import LearnsFromTeacher
 from trainwright.recipes.pruning.cutting import fit_to_shapes
 from trainwright.recipes.pruning.layers import PassThrough
-from trainwright.recipes.spread import whole
 from trainwright.trainer.capture import callback_tensors, numbered
 
 logger = logging.getLogger("trainwright")
@@ -33,21 +33,22 @@ RECIPE = "recipe.yaml"
 STATE = "recipe_state.safetensors"
 
 
-def write_recipe_files(folder: Path, text: str | None, modifiers: list[Modifier]) -> None:
-    """Write what ``folder`` should say about how its weights were made."""
-    write_recipe_state(folder, text, state_file(modifiers) if modifiers else None)
+#: Tensors and metadata of a safetensors file.
+RecipeState = tuple[dict[str, Tensor], dict[str, str]]
 
 
-def write_recipe_state(folder: Path, text: str | None, state: tuple[dict[str, Tensor], dict[str, str]] | None) -> None:
-    """The same, with what :func:`state_file` says, which it may take all processes to say."""
+def write_recipe_files(folder: Path, text: str | None, state: RecipeState | None) -> None:
+    """Write what ``folder`` should say about how its weights were made; ``state`` is what :func:`state_file` says."""
     if text is not None:
         (folder / RECIPE).write_text(text, encoding="utf-8")
     if state is not None:
         save_file(state[0], folder / STATE, metadata=state[1])
 
 
-def state_file(modifiers: list[Modifier]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """What modifiers know at present, as tensors and metadata of a safetensors file; copies."""
+def state_file(modifiers: list[Modifier]) -> RecipeState | None:
+    """What modifiers know at present, as tensors and metadata of a safetensors file; copies. None without any."""
+    if not modifiers:
+        return None
     tensors, values = callback_tensors(modifiers)
     # Two modifiers may hold the same tensor, which the format does not know.
     own = {name: whole(tensor.detach()).cpu().contiguous().clone() for name, tensor in tensors.items()}

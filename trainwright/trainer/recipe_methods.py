@@ -22,6 +22,7 @@ from trainwright.config.fields import ours
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.core.modifier import Modifier, Site, overriding
 from trainwright.core.run import Run
+from trainwright.core.spread import whole
 from trainwright.engines.torch.model_setup import compiled
 from trainwright.engines.torch.module_engine import ManualEngine
 from trainwright.engines.torch.schedules import build_scheduler
@@ -31,7 +32,6 @@ from trainwright.recipes.distillation.layerwise import ComparesLayers
 from trainwright.recipes.distillation.teacher import DISABLE, SELF, Teacher, fingerprint, resolve_teacher
 from trainwright.recipes.pruning.layers import PassThrough
 from trainwright.recipes.pruning.optimizer_state import replace_parameters
-from trainwright.recipes.spread import whole
 from trainwright.trainer.capture import numbered
 from trainwright.trainer.planning import TrainingPlan
 from trainwright.trainer.preparation import compiled_again

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from trainwright.checkpoint.directory import checkpoint_path, rotate
 from trainwright.checkpoint.pack import TensorPack
-from trainwright.checkpoint.pieces import is_spread
 from trainwright.checkpoint.saver import Saver
 from trainwright.checkpoint.together import Together
 from trainwright.checkpoint.weights import WEIGHTS, copied_apart, save_config, save_weights
@@ -23,13 +22,14 @@ from trainwright.config.intervals import SAVE, cadence
 from trainwright.core.callback import listens_to
 from trainwright.core.events import RunEvents
 from trainwright.core.run import Phase, Run
+from trainwright.core.spread import is_spread
 from trainwright.data.feed import TrainFeed
 from trainwright.engines.torch.randomness import RandomState, of_all_processes, random_state
 from trainwright.engines.torch.targets import unwrap
 from trainwright.trainer.capture import Capture, Moment, arguments_text
 from trainwright.trainer.evaluation import EvaluationMethods
 from trainwright.trainer.handing_over import HandingOver
-from trainwright.trainer.recipe_folder import state_file, write_recipe_files, write_recipe_state
+from trainwright.trainer.recipe_folder import RecipeState, state_file, write_recipe_files
 from trainwright.trainer.shared_capture import SharedFiles, gathered, saved_by_all
 from trainwright.trainer.signatures import is_ours, is_users_own
 
@@ -50,6 +50,8 @@ class SavingMethods(EvaluationMethods):
     _handing_over: HandingOver | None = None
     #: Those who write checkpoints with this process, where no process has all the weights.
     together: Together | None = None
+    #: What the recipe's modifiers know, while a model in parts is saved.
+    _gathered_state: RecipeState | None = None
     #: Held while a checkpoint is captured: the deadline's thread may want to do the same.
     _saving: threading.Lock
     #: What the last checkpoint holds: the same moment need not be saved twice.
@@ -81,9 +83,13 @@ class SavingMethods(EvaluationMethods):
         folder = Path(output_dir or self.args.output_dir)
         folder.mkdir(parents=True, exist_ok=True)
         save_weights(unwrap(self.model), folder, state_dict)
+        self._save_beside(folder)
+
+    def _save_beside(self, folder: Path) -> None:
+        """What a saved model has besides weights and configuration."""
         self._save_processor(folder)
         (folder / "config.yaml").write_text(arguments_text(self.args)(), encoding="utf-8")
-        write_recipe_files(folder, self._recipe_text(), self.modifiers)
+        write_recipe_files(folder, self._recipe_text(), self._gathered_state or state_file(self.modifiers))
 
     def _takes_all_to_save(self) -> bool:
         """Whether no process has all the weights."""
@@ -101,22 +107,27 @@ class SavingMethods(EvaluationMethods):
     def _save_by_all(self, folder: Path) -> None:
         writers = self._writers()
         assert writers is not None
-        model = copied_apart(unwrap(self.model))
+        # While all are here: a mask may be in parts too.
+        self._gathered_state = state_file(self.modifiers)
+        try:
+            self._save_parts(folder, writers)
+        finally:
+            self._gathered_state = None
+
+    def _save_parts(self, folder: Path, writers: Together) -> None:
+        model = None if is_users_own(self, "_save") else copied_apart(unwrap(self.model))
         if model is None:
-            # Only its own save_pretrained knows how to write it, and that wants everything in one place.
+            # Only somebody else's code knows how to write it, and that wants everything in one place.
             whole = gathered(unwrap(self.model).state_dict(), keep=self.args.should_save)
             if self.args.should_save:
                 self._save(folder, state_dict=whole)
             self._backend.barrier()
             return
         files = SharedFiles(writers, {WEIGHTS: model[0]}, model[1], lambda kind, tensors: TensorPack(tensors))
-        recipe_state = state_file(self.modifiers) if self.modifiers else None
         if self.args.should_save:
             folder.mkdir(parents=True, exist_ok=True)
             save_config(unwrap(self.model), folder)
-            self._save_processor(folder)
-            (folder / "config.yaml").write_text(arguments_text(self.args)(), encoding="utf-8")
-            write_recipe_state(folder, self._recipe_text(), recipe_state)
+            self._save_beside(folder)
         saved_by_all(folder, files)
 
     def _save_processor(self, folder: Path) -> None:

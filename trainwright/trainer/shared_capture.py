@@ -10,10 +10,11 @@ from torch import Tensor
 
 from trainwright.checkpoint.durable import Chunk
 from trainwright.checkpoint.pack import TensorPack, file_chunks
-from trainwright.checkpoint.pieces import Piece, is_copy, is_spread, nbytes, owners, piece_of
+from trainwright.checkpoint.pieces import Piece, is_copy, nbytes, owners, piece_of
 from trainwright.checkpoint.sharded import index_name, pieces_index, shard_name, weights_index
 from trainwright.checkpoint.together import Together
-from trainwright.checkpoint.weights import WEIGHTS, Convert, clear_weights
+from trainwright.checkpoint.weights import WEIGHTS, Convert, keep_newer_form
+from trainwright.core.spread import is_spread, whole
 
 
 class SharedFiles:
@@ -109,14 +110,13 @@ class SharedFiles:
 
 def gathered(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
     """Whole tensors in main memory, one at a time, where they are to be kept; every process must call this."""
-    whole: dict[str, Tensor] = {}
+    kept: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
-        full: Any = tensor.detach()
-        full = full.full_tensor() if is_spread(full) else full
+        full = whole(tensor.detach())
         if keep:
-            whole[name] = full.cpu()
+            kept[name] = full.cpu()
         del full
-    return whole
+    return kept
 
 
 def saved_by_all(folder: Path, files: SharedFiles) -> None:
@@ -125,7 +125,6 @@ def saved_by_all(folder: Path, files: SharedFiles) -> None:
         pack.copy(files.parts[kind])
     if files.together.rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
-        clear_weights(folder)
     files.together.exchange(None)
     written, said = files.files()
     for name, chunks in written.items():
@@ -136,4 +135,5 @@ def saved_by_all(folder: Path, files: SharedFiles) -> None:
     if files.together.rank == 0:
         for name, text in files.index(heard).items():
             (folder / name).write_text(text, encoding="utf-8")
+        keep_newer_form(folder)
     files.together.exchange(None)

@@ -24,7 +24,7 @@ from trainwright.recipes.language.records import Recipe
 from trainwright.recipes.language.writing import write_recipe
 from trainwright.recipes.oneshot import apply_modifiers, gradients_of
 from trainwright.recipes.selecting import prunable_layers
-from trainwright.trainer.recipe_folder import write_recipe_files
+from trainwright.trainer.recipe_folder import state_file, write_recipe_files
 from trainwright.trainer.recipe_past import Past, recall
 from trainwright.trainer.trainer import Trainer as NativeTrainer
 
@@ -161,7 +161,7 @@ class Trainer(NativeTrainer):
         super()._save(output_dir, state_dict)
         if self._past is not None:
             folder = Path(output_dir or self.args.output_dir)
-            write_recipe_files(folder, self._recipe_text(), self._all_modifiers())
+            write_recipe_files(folder, self._recipe_text(), state_file(self._all_modifiers()))
 
     def _save_processor(self, folder: Path) -> None:
         super()._save_processor(folder)

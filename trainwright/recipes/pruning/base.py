@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from trainwright.config.warnings import warn
 from trainwright.core.modifier import Site
+from trainwright.core.spread import whole
 from trainwright.recipes.pruning.optimizer_state import mask_kept_weights
 from trainwright.recipes.pruning.patterns import pattern_of
 from trainwright.recipes.pruning.per_weight import PerWeightModifier
 from trainwright.recipes.selecting import ALL_PRUNABLE
-from trainwright.recipes.spread import placed, whole
+from trainwright.recipes.spread import placed
 
 
 class PruningModifier(PerWeightModifier):

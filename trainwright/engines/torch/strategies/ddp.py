@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +15,6 @@ from torch.nn.parallel import DistributedDataParallel
 from trainwright.core.backend import Backend
 from trainwright.engines.torch.module import Module, module_in
 from trainwright.engines.torch.strategies.base import Strategy
-
-logger = logging.getLogger("trainwright")
 
 _CHANGED = ("graph has changed", "finished reduction in the prior iteration", "marked as ready twice")
 

@@ -20,6 +20,7 @@ from torch.distributed.fsdp import (
 
 from trainwright.config.parallel import Sharding
 from trainwright.core.backend import Backend
+from trainwright.core.spread import is_spread, whole
 from trainwright.engines.torch.module import main_model
 from trainwright.engines.torch.strategies.base import Strategy
 from trainwright.engines.torch.strategies.blocks import blocks_of, checkpoint_activations
@@ -103,7 +104,7 @@ class ShardedFSDP(Strategy):
     def _load(self, part: nn.Module, root: nn.Module, backend: Backend, generator: torch.Generator) -> None:
         """Parameters of ``part`` that are not sharded yet, with the first process's values, on the device."""
         fill(part, root, self.device, generator)
-        own = [p for p in part.parameters() if not _is_sharded(p)]
+        own = [p for p in part.parameters() if not is_spread(p)]
         backend.share([*own, *part.buffers()])
 
     @contextlib.contextmanager
@@ -166,7 +167,7 @@ class ShardedFSDP(Strategy):
         """Squares are summed over the parts of a tensor wherever they are; kept together by how they are spread."""
         groups: dict[Any, list[Tensor]] = {}
         for gradient in gradients:
-            key = (gradient.device_mesh, gradient.placements) if _is_sharded(gradient) else None
+            key = (gradient.device_mesh, gradient.placements) if is_spread(gradient) else None
             groups.setdefault(key, []).append(gradient)
         norms = [whole(nn.utils.get_total_norm(group)) for group in groups.values()]
         if not norms:
@@ -203,15 +204,6 @@ def _forget_gradients(part: FSDPModule) -> None:
             parameter._unsharded_param.grad = None
 
 
-def _is_sharded(tensor: Any) -> bool:
-    return hasattr(tensor, "device_mesh")
-
-
 def local_part(tensor: Any) -> Tensor:
     """What this process has of ``tensor``."""
-    return tensor.to_local() if _is_sharded(tensor) else tensor
-
-
-def whole(tensor: Any) -> Tensor:
-    """All of ``tensor``; every process must ask."""
-    return tensor.full_tensor() if _is_sharded(tensor) else tensor
+    return tensor.to_local() if is_spread(tensor) else tensor
