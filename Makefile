@@ -6,7 +6,7 @@ PIP     = $(BIN)/pip install --quiet --disable-pip-version-check
 # torch first and pinned, so that no later requirement pulls another build of it.
 CONSTRAIN := -c constraints.txt
 
-.PHONY: help demo test check test-full bench format clean
+.PHONY: help demo test check test-full test-jax test-mindspore bench format clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -31,6 +31,21 @@ $(VENV)/full: $(VENV)/dev
 	$(PIP) $(CONSTRAIN) -e '.[ray,deepspeed]'
 	@touch $@
 
+# Other frameworks pin what the rest of trainwright does not: each has an environment of its own.
+# MindSpore has packages for Python 3.12 and older only; the first fitting Python is taken.
+MINDSPORE_PYTHON ?= $(shell for python in $(PYTHON) python3.12 python3.11; do \
+	$$python -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null && echo $$python && break; done)
+ENGINE_PYTHON = $(if $(filter mindspore,$*),$(MINDSPORE_PYTHON),$(PYTHON))
+
+.venv-%/ready: constraints.txt pyproject.toml
+	@test -n "$(ENGINE_PYTHON)" || \
+	{ echo "There are no MindSpore packages for $$($(PYTHON) --version): install Python 3.11 or 3.12, or name one (make test-mindspore MINDSPORE_PYTHON=...)"; exit 1; }
+	$(ENGINE_PYTHON) -m venv .venv-$*
+	.venv-$*/bin/pip install --quiet --disable-pip-version-check --upgrade pip
+	.venv-$*/bin/pip install --quiet --disable-pip-version-check $(CONSTRAIN) torch
+	.venv-$*/bin/pip install --quiet --disable-pip-version-check $(CONSTRAIN) -e '.[hf,tensorboard,$*]' --group engines
+	@touch $@
+
 demo: $(VENV)/demo  ## learn handwritten digits, then keep 7 % of the weights, in under a minute
 	$(BIN)/trainwright demo
 
@@ -39,17 +54,23 @@ check: $(VENV)/dev  ## format, lint, types, layers and fast tests: the daily loo
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not full and not gpu"
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not full and not gpu and not jax and not mindspore"
 
 test: $(VENV)/dev  ## everything, with sampled points and one seed: what CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not full and not gpu"
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not full and not gpu and not jax and not mindspore"
 
-test-full: $(VENV)/full  ## all points, several seeds; before an issue is resolved
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not gpu" --seeds 5 --hypothesis-profile=thorough
+test-full: $(VENV)/full test-jax test-mindspore  ## all points, several seeds, every engine; before an issue is resolved
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not gpu and not jax and not mindspore" --seeds 5 --hypothesis-profile=thorough
+
+test-jax: .venv-jax/ready  ## the tests of engine="jax", in .venv-jax; within 15 minutes
+	timeout -s KILL 900 .venv-jax/bin/pytest -n 2 --dist loadgroup -m jax tests/engines
+
+test-mindspore: .venv-mindspore/ready  ## the tests of engine="mindspore", in .venv-mindspore; within 15 minutes
+	timeout -s KILL 900 .venv-mindspore/bin/pytest -n 2 --dist loadgroup -m mindspore tests/engines tests/compat/test_mindnlp_example.py
 
 bench: $(VENV)/dev  ## measure; results belong into bench/RESULTS.md
 	$(BIN)/python bench/correctness.py
@@ -69,5 +90,5 @@ format: $(VENV)/dev  ## rewrite what `make check` would complain about
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-clean:  ## remove the environment and caches
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+clean:  ## remove the environments and caches
+	rm -rf $(VENV) .venv-jax .venv-mindspore .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist

@@ -195,6 +195,7 @@ SCRIPTS = [
     "backends.md",
     "batches-that-fit.md",
     "distributed.md",
+    "engines.md",
     "from-accmt.md",
     "from-pymarlin.md",
     "from-sparseml.md",

@@ -4,7 +4,11 @@ import importlib
 from functools import cache
 from typing import Any, Protocol
 
-_PROBES = {"torch": "trainwright.engines.torch.probe:TorchProbe"}
+_PROBES = {
+    "torch": "trainwright.engines.torch.probe:TorchProbe",
+    "mindspore": "trainwright.engines.mindspore.probe:MindSporeProbe",
+    "jax": "trainwright.engines.jax.probe:JaxProbe",
+}
 
 
 class DeviceProbe(Protocol):

@@ -111,6 +111,15 @@ def _refused(v4_default: Any, advice: str, harmless: tuple[Any, ...] = ()) -> Ru
     return Rule(advice=advice, apply=apply, read=_remembered, v4_default=v4_default, status="refused")
 
 
+def _apply_tpu_cores(args: Any, old: str, value: int) -> None:
+    if value != 1:
+        raise ValueError(
+            f"tpu_num_cores={value!r} cannot be honoured: a TPU is reached through engine='jax', which trains on one "
+            "device. Set tpu_num_cores=1, or leave it out."
+        )
+    carry(args, old, "engine", "jax")
+
+
 def _apply_warmup_ratio(args: Any, old: str, value: float) -> None:
     if not 0 <= value <= 1:
         raise ValueError(f"warmup_ratio={value!r} must lie in [0, 1]; for a number of steps use `warmup_steps`.")
@@ -181,8 +190,13 @@ RULES: dict[str, Rule] = {
     "ray_scope": _inert("last", "it only chose how Ray Tune ranks trials"),
     "past_index": _refused(-1, "models that pass memory from batch to batch are not supported"),
     "mp_parameters": _refused("", "SageMaker model parallelism is not supported", harmless=({}, "{}")),
-    "tpu_num_cores": _refused(None, "TPUs are not supported"),
-    "tpu_metrics_debug": _refused(False, "TPUs are not supported"),
+    "tpu_num_cores": Rule(
+        advice='use `engine="jax"`, which trains on one device; on a TPU it is untested',
+        apply=_apply_tpu_cores,
+        read=_remembered,
+        v4_default=None,
+    ),
+    "tpu_metrics_debug": _refused(False, 'those metrics are torch_xla\'s, and TPUs are reached through engine="jax"'),
     "fsdp_min_num_params": _refused(0, _IN_CONFIG),
     "fsdp_transformer_layer_cls_to_wrap": _refused(None, _IN_CONFIG),
 }

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainwright.config.derive import BUILT_IN_TRACKERS, FOREIGN_TRACKERS, METRIC_SCHEDULES
+from trainwright.config.engines import ENGINES
 from trainwright.config.enums import DebugOption, IntervalStrategy, SamplingStrategy, SaveStrategy
 from trainwright.config.fields import is_ours, ours
 from trainwright.config.fields.data import WORKER_START_METHODS
@@ -16,7 +17,6 @@ from trainwright.config.probe import probe_for
 from trainwright.config.profile import parse_profile
 from trainwright.config.registry import registered, split_reference, suggestion
 
-ENGINES = ("torch",)
 CHECKPOINT_FORMATS = ("trainwright", "hf")
 _EVALUATE = 'set eval_strategy to "steps" or "epoch", or evaluate_every to something like "500 steps"'
 
@@ -181,10 +181,10 @@ def check_trackers(args: Any) -> None:
 
 
 def check_debug(args: Any) -> None:
-    """TPU debugging has no TPU."""
+    """TPU debugging is torch_xla's."""
     _refuse(
         DebugOption.TPU_METRICS_DEBUG in args.debug,
-        'debug="tpu_metrics_debug" cannot be honoured: TPUs are not supported; remove it.',
+        'debug="tpu_metrics_debug" cannot be honoured: those metrics are torch_xla\'s; remove it.',
     )
 
 
@@ -280,6 +280,9 @@ def check_device(args: Any) -> None:
     """Refuse number formats the device does not have. Loads the framework, so it runs when a Trainer is built."""
     probe = probe_for(args)
     device = probe.device(args.use_cpu)
+    if is_ours(args, "engine") and args.engine != "torch":
+        # Which precisions a graph has is the engine's to say, when a Trainer is built.
+        return
     for name, supported, fix in (
         ("bf16", probe.supports_bf16, "use fp16=True or full precision"),
         ("bf16_full_eval", probe.supports_bf16, "use fp16_full_eval=True or full precision"),

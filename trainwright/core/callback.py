@@ -109,6 +109,11 @@ def listens_to(callback: Any, event: str) -> bool:
     return callable(getattr(callback, event, None))
 
 
+def _shown(before: Callable[[], None], listener: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    before()
+    return listener(*args, **kwargs)
+
+
 class CallbackHandler:
     """The callbacks of one run, and a table event -> listeners, so that an event nobody hears costs one look-up."""
 
@@ -126,6 +131,7 @@ class CallbackHandler:
             **references,
         }
         self._listeners: dict[str, list[Callable[..., Any]]] = {}
+        self._before_looking: Callable[[], None] | None = None
         for callback in callbacks:
             self.add_callback(callback)
 
@@ -176,9 +182,21 @@ class CallbackHandler:
         """Bound methods that hear ``event``, in calling order."""
         found = self._listeners.get(event)
         if found is None:
-            found = [getattr(callback, event) for callback in self.callbacks if listens_to(callback, event)]
+            found = [self._listener(callback, event) for callback in self.callbacks if listens_to(callback, event)]
             self._listeners[event] = found
         return found
+
+    def call_before_looking(self, before: Callable[[], None] | None) -> None:
+        """Call ``before`` each time a listener is called that may look at the model."""
+        self._before_looking = before
+        self._listeners.clear()
+
+    def _listener(self, callback: Any, event: str) -> Callable[..., Any]:
+        listener = getattr(callback, event)
+        # Those of our own that show, count and record leave the model alone.
+        if self._before_looking is None or type(callback).__module__.startswith("trainwright.callbacks."):
+            return listener
+        return partial(_shown, self._before_looking, listener)
 
     def training_failed(self, error: BaseException | None = None) -> None:
         """Tell callbacks that hold something open (a bar, a tracker's run) that training ended with ``error``."""

@@ -28,6 +28,7 @@ from trainwright.engines.torch.backends import DistributedProcesses, SingleProce
 from trainwright.engines.torch.step_callbacks import EmptyCacheCallback, ProfileCallback
 from trainwright.loop.evaluate import accepts_compute_result, is_streaming_metric
 from trainwright.trackers import build_trackers, tracker_name
+from trainwright.trainer.engine_choice import in_torch_form
 from trainwright.trainer.signatures import is_users_own
 from trainwright.trainer.spreading import spreads_by_itself
 
@@ -67,6 +68,7 @@ def resolve_model(model: nn.Module | None, trainer: Any) -> nn.Module | None:
         raise ValueError("Pass model= or model_init=, not both: which one should be trained?")
     if model is None:
         return None if trainer.model_init is None else trainer.call_model_init()
+    model = in_torch_form(model, trainer)
     if not isinstance(model, nn.Module):
         raise ValueError(f"model must be a torch.nn.Module, not {type(model).__name__}.")
     return model

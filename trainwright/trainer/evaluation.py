@@ -234,7 +234,7 @@ class EvaluationMethods(StepMethods):
             # A copy, so that weights that will be trained or saved later keep their precision.
             model = copy.deepcopy(self.model).to(dtype=half, device=self.args.device)
         self.engine.eval_mode(model)
-        return model
+        return self.engine.evaluated(model)
 
     def _augmented_prediction_step(
         self, model: nn.Module, batch: Any, loss_only: bool, ignore_keys: list[str] | None

@@ -78,6 +78,7 @@ class RestoringMethods(SavingMethods):
         """Weights of a checkpoint into the model."""
         with self.strategy.rewritten(self.model):
             load_weights(unwrap(model or self.model), resume_from_checkpoint)
+        self.engine.reread()
 
     def _load_training_state(self, folder: Path) -> dict[str, Any]:
         """Optimizer, schedule and scaler of a checkpoint; returns the rest (random state, data position)."""
@@ -91,6 +92,7 @@ class RestoringMethods(SavingMethods):
             self.engine.precision.scaler.load_state_dict(rest["scaler"])
         self.engine.meter.load_state_dict(rest["loss"], self.engine.device)
         self.engine.restore_last_step(rest["last_step"])
+        self.engine.reread()
         self._restore_callback_tensors(folder, rest["callbacks"])
         self._imported_from = rest.get("imported_from")
         random = None if rest["random"] is None else of_process((random_tensors, rest["random"]), self._backend.rank)

@@ -295,6 +295,7 @@ class SavingMethods(EvaluationMethods):
         the last bit; a run that nobody interrupts does not come by here.
         """
         if not callable(getattr(self.optimizer, "eval", None)):
+            self.engine.rest_weights()
             return {}
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         before = [p.detach().clone() for p in parameters]
@@ -321,7 +322,8 @@ class SavingMethods(EvaluationMethods):
         """From another thread, while a step is under way: its deadline has passed."""
         with self._saving:
             with self.engine.update_lock:
-                if run.phase is Phase.UPDATE or not self._may_save_unasked() or self._saver.busy:
+                may_copy = self.engine.may_copy_aside and run.phase is not Phase.UPDATE
+                if not may_copy or not self._may_save_unasked() or self._saver.busy:
                     return
                 step = self.state.global_step
                 job = self._capture.job(self, checkpoint_path(self._checkpoint_home(), step), self._last_boundary(run))

@@ -28,6 +28,7 @@ from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.data.loader import close_loader, data_seed
 from trainwright.data.order import mixed_seed
 from trainwright.data.rebuild import resumable_loader, shared_training
+from trainwright.engines.torch.engine import TorchEngine
 from trainwright.engines.torch.joint import EpochScheduleCallback, JointSchedule
 from trainwright.engines.torch.memory import MemoryReport
 from trainwright.engines.torch.module_engine import ManualEngine
@@ -47,6 +48,7 @@ from trainwright.trainer.construction import (
     warn_of_unused_overrides,
     with_backend,
 )
+from trainwright.trainer.engine_choice import graph_engine, in_torch_form, refuse_what_the_engine_lacks
 from trainwright.trainer.foresight import refuse_unknown_best_metric
 from trainwright.trainer.handing_over import handing_over
 from trainwright.trainer.notes import set_up_notes
@@ -182,7 +184,7 @@ class Trainer(RecipeMethods):
         self.strategy = choose_strategy(self, by_hand=by_hand)
         self.is_fsdp_enabled = self.strategy.name == "fsdp"
         self.is_deepspeed_enabled = self.strategy.name == "deepspeed"
-        self.engine = self._engine_class()(
+        self.engine = self._make_engine(
             device=self.args.device,
             precision=Precision(self.args, self.args.device, casts=not self.strategy.casts_by_itself),
             max_grad_norm=self.args.max_grad_norm or 0.0,
@@ -193,7 +195,13 @@ class Trainer(RecipeMethods):
             set_grads_to_none=ours(self.args, "set_grads_to_none"),
             strategy=self.strategy,
         )
+        refuse_what_the_engine_lacks(self)
         self.accelerator = AcceleratorView(self.engine, self.args.gradient_accumulation_steps)
+
+    def _make_engine(self, **options: Any) -> TorchEngine:
+        if ours(self.args, "engine") == "torch":
+            return self._engine_class()(**options)
+        return graph_engine(self, **options)
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """A new model from ``model_init``, which may take the trial."""
@@ -202,7 +210,7 @@ class Trainer(RecipeMethods):
         model = self.model_init(trial) if takes_trial else self.model_init()
         if model is None:
             raise ValueError("model_init returned None; it must return the model.")
-        return model
+        return in_torch_form(model, self)
 
     def hyperparameter_search(
         self,
@@ -256,6 +264,7 @@ class Trainer(RecipeMethods):
         return self.train(resume_from_checkpoint=resume_from_checkpoint)
 
     def _adopt_another_model(self, model: nn.Module) -> None:
+        model = in_torch_form(model, self)
         if not isinstance(model, nn.Module):
             raise ValueError(f"fit(model, train, val) takes a torch.nn.Module first, not a {type(model).__name__}.")
         if model is self.model:
@@ -319,6 +328,7 @@ class Trainer(RecipeMethods):
                 raise
             finally:
                 self.is_in_train = False
+                self.engine.show_weights()
                 self._saver.wait()
                 self._capture.forget()
                 close_loader(loader)
@@ -352,8 +362,10 @@ class Trainer(RecipeMethods):
             self.optimizer = None
         self.create_optimizer_and_scheduler(num_training_steps=max_steps)
         refuse_for_strategy(self)
+        refuse_what_the_engine_lacks(self)
         self.model_wrapped = self.strategy.take_optimizer(self.model_wrapped, self.optimizer)
         self.engine.attach(self.model_wrapped, self.optimizer, self.lr_scheduler)
+        self.callback_handler.call_before_looking(self.engine.show_weights if self.engine.hides_weights else None)
         self.callback_handler.pop_callback(EpochScheduleCallback)
         if isinstance(self.lr_scheduler, JointSchedule) and self.lr_scheduler.moves_by_epoch:
             self.add_callback(EpochScheduleCallback(self.lr_scheduler, lambda: self._feed.epoch_is_over))

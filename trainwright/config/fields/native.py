@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainwright.config.backends import BACKENDS
+from trainwright.config.engines import ENGINES, default_engine
 
 
 @dataclass(kw_only=True)
@@ -35,5 +36,8 @@ class NativeFields:
     best_model_after_epoch: float | None = None
     """Evaluations before this epoch are not the best; by default, those before a recipe has finished with the model."""
 
-    engine: str = "torch"
-    """Framework that does the computing."""
+    engine: str = field(default_factory=default_engine, metadata={"choices": ENGINES})
+    """Framework that does the computing: "torch", or "mindspore" or "jax" for torch models as they are."""
+
+    engine_jit: bool = True
+    """Whether another engine than torch compiles the training step into one graph; off, it runs op by op."""

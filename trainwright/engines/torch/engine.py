@@ -25,6 +25,13 @@ from trainwright.engines.torch.strategies.base import Strategy, silenced
 from trainwright.engines.torch.targets import count_rows, unwrap
 
 
+class Everything:
+    """Contains whatever is asked for."""
+
+    def __contains__(self, name: str) -> bool:
+        return True
+
+
 class TorchEngine:
     """Implements ``core.engine.Engine`` for a ``torch.nn.Module``.
 
@@ -79,6 +86,9 @@ class TorchEngine:
         self.own_time = Untimed()
         #: Waits until a copy that is under way no longer needs the weights as they are.
         self.wait_for_copy: Callable[[], None] = _nothing
+
+    #: What this engine does that not every engine does, by the names in trainer/engine_choice.py.
+    supports: Any = Everything()
 
     def attach(self, model: nn.Module, optimizer: Any, scheduler: Any) -> None:
         """Take the model as it will be called, and what updates it."""
@@ -288,6 +298,22 @@ class TorchEngine:
         """The weights that are evaluated and saved: with a schedule-free optimizer, its average."""
         if callable(getattr(getattr(self, "optimizer", None), "eval", None)):
             self.optimizer.eval()
+
+    #: Whether another thread may copy the weights while a step is under way, up to its update.
+    may_copy_aside = True
+
+    #: Whether the model's tensors are behind between steps, until :meth:`show_weights` is called.
+    hides_weights = False
+
+    def show_weights(self) -> None:
+        """Before somebody looks at the model between steps: its weights as they are now."""
+
+    def reread(self) -> None:
+        """After weights or optimizer state were read from a checkpoint."""
+
+    def evaluated(self, model: nn.Module) -> nn.Module:
+        """``model`` as it is called in an evaluation."""
+        return model
 
     # ---- what the log says
 

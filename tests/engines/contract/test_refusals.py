@@ -1,0 +1,109 @@
+"""What an engine cannot do is said before the first step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.engines.contract.engines import OTHERS, Dense, arguments, rows, train
+from tests.engines.graph.torch_framework import TorchFramework
+from trainwright import Module, Trainer, TrainerCallback
+from trainwright.trainer import engine_choice
+from trainwright.trainer.engine_choice import FEATURES
+
+
+class OwnStep(Trainer):
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        return super().training_step(model, inputs)
+
+
+class LooksAtGradients(TrainerCallback):
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        assert kwargs["model"].second.weight.grad is not None
+
+
+class Wrapped(Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Dense()
+
+    def training_step(self, batch: Any) -> Any:
+        return self.model(**batch)
+
+
+def hooked() -> nn.Module:
+    model = Dense()
+    model.first.register_forward_hook(lambda *args: None)
+    return model
+
+
+Make = Callable[[Any], Any]
+_RECIPE = "modifiers:\n- !EpochRangeModifier\n  start_epoch: 0.0\n  end_epoch: 1.0\n"
+
+#: For each feature a script that asks for it.
+ASKS: dict[str, Make] = {
+    "processes": lambda args: Trainer(Dense(), args(backend="fsdp"), train_dataset=rows()),
+    "recipes": lambda args: Trainer(Dense(), args(), train_dataset=rows(), recipe=_RECIPE),
+    "modules": lambda args: Trainer(Wrapped(), args(), train_dataset=rows()),
+    "training_step": lambda args: OwnStep(Dense(), args(), train_dataset=rows()),
+    "mixed precision": lambda args: Trainer(Dense(), args(bf16=True), train_dataset=rows()),
+    "half evaluation": lambda args: Trainer(Dense(), args(bf16_full_eval=True), train_dataset=rows()),
+    "torch_compile": lambda args: Trainer(Dense(), args(torch_compile=True), train_dataset=rows()),
+    "gradient_checkpointing": lambda args: Trainer(Dense(), args(gradient_checkpointing=True), train_dataset=rows()),
+    "neftune": lambda args: Trainer(Dense(), args(neftune_noise_alpha=5.0), train_dataset=rows()),
+    "liger": lambda args: Trainer(Dense(), args(use_liger_kernel=True), train_dataset=rows()),
+    "overflow debugging": lambda args: Trainer(Dense(), args(debug="underflow_overflow"), train_dataset=rows()),
+    "automatic micro-batches": lambda args: Trainer(Dense(), args(micro_batch="auto"), train_dataset=rows()),
+    "gradients": lambda args: Trainer(Dense(), args(), train_dataset=rows(), callbacks=[LooksAtGradients()]),
+    "hooks": lambda args: Trainer(hooked(), args(), train_dataset=rows()),
+}
+
+
+def test_every_feature_is_asked_for() -> None:
+    assert ASKS.keys() == FEATURES.keys()
+
+
+@pytest.mark.parametrize("engine", OTHERS, indirect=True)
+@pytest.mark.parametrize("name", list(FEATURES))
+def test_what_is_not_supported_is_refused(name: str, engine: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError) as refused:  # noqa: PT011 - the words are looked at below
+        ASKS[name](lambda **options: arguments(tmp_path, engine, **options)).train()
+    words = str(refused.value)
+    assert "bf16" in words if name in ("mixed precision", "half evaluation") else FEATURES[name].reason in words
+
+
+@pytest.mark.parametrize("engine", OTHERS, indirect=True)
+def test_optimizers_without_a_rule_are_refused(engine: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=f"engine='{engine}' has no Adafactor: choose optim='adamw_torch'"):
+        train(tmp_path, engine, Dense(), optim="adafactor_torch")
+    model = Dense()
+    amsgrad = torch.optim.AdamW(model.parameters(), amsgrad=True)
+    trainer = Trainer(model, arguments(tmp_path, engine), train_dataset=rows(), optimizers=(amsgrad, None))
+    with pytest.raises(ValueError, match="has no AdamW with amsgrad=True: leave it out"):
+        trainer.train()
+
+
+def test_an_operation_that_is_missing_is_named_with_its_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lacking = {torch.ops.aten.tanh.default}
+    from trainwright.config import probe
+
+    monkeypatch.setattr(engine_choice, "framework_for", lambda args: TorchFramework(lacking=lacking))
+    monkeypatch.setitem(probe._PROBES, "mindspore", probe._PROBES["torch"])
+    probe._load.cache_clear()
+
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Sequential(nn.Linear(6, 3), nn.Tanh())
+
+        def forward(self, x: Any, labels: Any) -> Any:
+            return {"loss": nn.functional.cross_entropy(self.inner(x), labels)}
+
+    with pytest.raises(ValueError, match=r"aten\.tanh\.default in inner\.1 \(Tanh\).*OPERATIONS.*engine='torch'"):
+        train(tmp_path, "mindspore", Deep())
+    probe._load.cache_clear()

@@ -1,0 +1,116 @@
+"""A captured graph computes what the torch model computes, gradients and random numbers included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from tests.engines.graph.torch_framework import AsTheyAre
+from trainwright.engines.graph.buckets import bucket_length, padded
+from trainwright.engines.graph.capture import capture
+
+
+def gradients(model: nn.Module, batch: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """By the captured graph and by torch."""
+    captured = capture(model, lambda module, inputs: module(*inputs), batch)
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    leaves = pytree.tree_leaves(batch)
+    torch.manual_seed(5)
+    arguments = [tensors[name] for name in captured.trained + captured.fixed] + captured.constants
+    arguments += [leaves[place] for place in captured.inputs] + [draw() for draw in captured.random]
+    (loss,), _ = captured.run(AsTheyAre(), arguments)
+    weights = [tensors[name] for name in captured.trained]
+    found = dict(zip(captured.trained, torch.autograd.grad(loss, weights), strict=True))
+    torch.manual_seed(5)
+    model(*batch).backward()
+    return found, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+class Stops(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w, self.v = nn.Parameter(torch.tensor([2.0])), nn.Parameter(torch.tensor([3.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            scale, other = 2 * self.w, self.v * self.w
+        return (self.w.detach() * x + self.w * scale + self.v * other + (self.w * self.v).detach() * self.v).sum()
+
+
+def test_no_gradient_flows_where_torch_lets_none_through() -> None:
+    found, expected = gradients(Stops(), (torch.tensor([1.0]),))
+    assert found == expected == {"w": torch.tensor([4.0]), "v": torch.tensor([12.0])}
+
+
+class Random(nn.Module):
+    """Several kinds of random numbers, in tensors of several layouts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.drop, self.channels = nn.Linear(6, 6), nn.Dropout(0.3), nn.Dropout2d(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.drop(self.layer(x)) + torch.randn_like(x) * self.layer.bias
+        pictures = self.channels(hidden.view(x.shape[0], 3, 2, 1).transpose(1, 2))
+        return (self.drop(pictures.transpose(1, 2)) ** 2).sum()
+
+
+def test_random_numbers_are_those_torch_would_draw() -> None:
+    torch.manual_seed(0)
+    found, expected = gradients(Random(), (torch.randn(4, 6),))
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient)
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(7, 4)
+        self.head = nn.Linear(4, 7, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens: Tensor, labels: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(self.head(self.embed(tokens)), labels)
+
+
+def test_a_tensor_given_twice_and_a_weight_used_twice() -> None:
+    torch.manual_seed(0)
+    model, tokens = Pair(), torch.tensor([1, 2, 3])
+    found, expected = gradients(model, (tokens, tokens))
+    assert found.keys() == {"embed.weight"}
+    torch.testing.assert_close(found["embed.weight"], expected["embed.weight"])
+    captured = capture(model, lambda module, inputs: module(*inputs), (tokens, tokens))
+    assert captured.inputs == [0, 1]
+
+
+@given(length=st.integers(1, 700), most=st.one_of(st.none(), st.integers(1, 512)))
+def test_buckets_are_few_and_long_enough(length: int, most: int | None) -> None:
+    bucket = bucket_length(length, most)
+    assert length <= bucket <= max(length + 63, length)
+    assert most is None or bucket <= max(most, length)
+    assert len({bucket_length(n, None) for n in range(1, 513)}) == 14
+
+
+@settings(max_examples=30)
+@given(rows=st.integers(1, 4), length=st.integers(1, 40), labelled=st.booleans(), strange=st.booleans())
+def test_only_what_is_understood_is_padded(rows: int, length: int, labelled: bool, strange: bool) -> None:
+    ids = torch.randint(1, 9, (rows, length))
+    batch: dict[str, Any] = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "weight": torch.ones(rows)}
+    if labelled:
+        batch["labels"] = ids.clone()
+    if strange:
+        batch["heat"] = torch.ones(rows, length)
+    longer = padded(batch, None)
+    if strange or length % 16 == 0:
+        assert longer is batch
+        return
+    assert longer["input_ids"].shape == longer["attention_mask"].shape == (rows, bucket_length(length, None))
+    assert torch.equal(longer["input_ids"][:, :length], ids)
+    assert int(longer["attention_mask"].sum()) == rows * length
+    assert longer["weight"] is batch["weight"]
+    assert not labelled or bool((longer["labels"][:, length:] == -100).all())

@@ -1,0 +1,28 @@
+"""The MindNLP door: ``import trainwright.compat.mindnlp`` where a script said ``import mindnlp``.
+
+From then on ``TrainingArguments`` name MindSpore as their engine, and ``from_pretrained`` understands ``ms_dtype``. No
+import of torch is redirected: models are transformers' own, on current torch, and only gradients and updates are
+computed by MindSpore. :func:`close` undoes all of it.
+
+>>> from trainwright import TrainingArguments
+>>> import trainwright.compat.mindnlp as door
+>>> TrainingArguments("runs/example").engine
+'mindspore'
+>>> door.close()
+>>> TrainingArguments("runs/example").engine
+'torch'
+>>> door.open()
+>>> door.close()
+"""
+
+from trainwright.compat.mindnlp_door import close, open_door
+
+__all__ = ["close", "open"]
+
+
+def open() -> None:
+    """Open the door (again); importing this module has done so once."""
+    open_door()
+
+
+open()
