@@ -99,7 +99,12 @@ def test_early_stopping_and_best_model(engine: str, tmp_path: Path) -> None:
     assert close([found.trainer.evaluate()["eval_loss"]], [min(found.logged("eval_loss"))], 1e-5)
 
 
-@feature("a second train() of the same Trainer, and model_init")
+class Bent(Dense):
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        return super().forward(x.abs() * 2, labels)
+
+
+@feature("a second train() of the same Trainer, another model, and model_init")
 def test_training_again(engine: str, tmp_path: Path) -> None:
     results = []
     for name in ("torch", engine):
@@ -108,6 +113,10 @@ def test_training_again(engine: str, tmp_path: Path) -> None:
         trainer.train()
         made = Trainer(args=arguments(tmp_path / name, name), model_init=partial(Dense, 6, 3), train_dataset=rows())
         made.train()
-        results.append((dict(trainer.model.state_dict()), dict(made.model.state_dict())))
+        other = Trainer(Dense(), arguments(tmp_path / name, name), train_dataset=rows())
+        other.train()
+        # The next model has the same inputs and computes something else with them.
+        other.fit(Bent())
+        results.append([dict(each.model.state_dict()) for each in (trainer, made, other)])
     for expected, found in zip(*results, strict=True):
         same_weights(found, expected, 1e-4)

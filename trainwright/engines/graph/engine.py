@@ -89,11 +89,11 @@ class GraphEngine(TorchEngine):
     def _run(self, program: Program, model: nn.Module, given: Any, weight: float | None) -> tuple[Any, ...]:
         computation, array = program.computation, self.framework.array
         leaves = pytree.tree_leaves(given)
-        fixed = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        weights, buffers = self._mirror.weights, dict(model.named_buffers())
         last = [] if weight is None else [array(torch.tensor(weight))]
         return program.function(
-            *(self._mirror.weights[name] for name in computation.trained),
-            *(array(fixed[name].detach()) for name in computation.fixed),
+            *(weights[name] for name in computation.trained),
+            *(weights[name] if name in weights else array(buffers[name].detach()) for name in computation.fixed),
             *program.constants,
             *(array(leaves[place]) for place in computation.inputs),
             *(array(draw()) for draw in computation.random),

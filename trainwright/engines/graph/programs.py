@@ -53,6 +53,7 @@ class Programs:
     def __init__(self, framework: Framework, capture: Capture = capture) -> None:
         self._framework = framework
         self._capture = capture
+        self._model: nn.Module | None = None
         self._known: dict[Any, Program] = {}
 
     def __len__(self) -> int:
@@ -62,6 +63,10 @@ class Programs:
         self, model: nn.Module, function: Callable[[nn.Module, Any], Any], given: Any, *, gradients: bool
     ) -> Program:
         """The program of ``function(model, given)`` for batches of the shapes of ``given``."""
+        if model is not self._model:
+            # Another model's graphs are not this one's, whatever its batches look like.
+            self._model = model
+            self._known.clear()
         leaves, structure = pytree.tree_flatten(given)
         trained = tuple(parameter.requires_grad for parameter in model.parameters())
         key = (gradients, model.training, trained, str(structure), *map(_shape, leaves))
