@@ -233,7 +233,7 @@ def test_cp_writes_all_or_nothing(place: Path) -> None:
     assert "cannot be written" in refused("cp", "table", str(place / "t.csv" / "sub"))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_launch_goes_on_with_a_folder_and_says_so(place: Path) -> None:
     command = [sys.executable, "-m", "trainwright", "launch", "-N", "2", "--cpu"]
 

@@ -208,7 +208,7 @@ def test_verbose_silences_the_constructor_too(tmp_path: Path) -> None:
         Trainer(hyper(), str(tmp_path / "m"), safe_mode=True, verbose=False)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_verbose_silences_what_services_print(tmp_path: Path) -> None:
     script = (
         "from tests.compat.accmt_modules import Shared, hyper, samples\n"

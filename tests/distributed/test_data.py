@@ -59,7 +59,7 @@ def test_processes_share_data_of_every_kind(tmp_path: Path) -> None:
     assert epochs[0] != epochs[1]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_streams_that_share_themselves_out(tmp_path: Path) -> None:
     """Every row once an epoch, as many steps on every process, and a resume to the last bit."""
     together = launch("splitting", tmp_path, 2)

@@ -152,7 +152,7 @@ def rows():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_an_experiment_is_started_again_by_itself_and_ends_the_same(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(NET)
     training = {"num_train_epochs": 4, "per_device_train_batch_size": 4, "use_cpu": True, "save_strategy": "steps"}

@@ -20,7 +20,7 @@ OTHERS = [
     pytest.param("mindspore", marks=pytest.mark.mindspore),
     pytest.param("jax", marks=pytest.mark.jax),
 ]
-ENGINES = ["torch", pytest.param("seam", marks=pytest.mark.full), *OTHERS[1:]]
+ENGINES = [pytest.param("torch", marks=pytest.mark.full), pytest.param("seam", marks=pytest.mark.full), *OTHERS[1:]]
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 
