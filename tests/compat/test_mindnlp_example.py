@@ -85,7 +85,7 @@ def test_nothing_else_is_written_or_said(followed: Followed) -> None:
 def _door() -> Iterator[None]:
     from trainwright.compat import mindnlp
 
-    mindnlp.open()
+    mindnlp.open_door()
     yield
     mindnlp.close()
 

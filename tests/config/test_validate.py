@@ -161,6 +161,12 @@ def test_auto_find_batch_size_is_an_alias() -> None:
     assert TrainingArguments("x", auto_find_batch_size=True, micro_batch=4).micro_batch == 4
 
 
+def test_compiling_is_not_for_torch() -> None:
+    with pytest.warns(TrainwrightWarning, match="`engine_jit` has no effect"):
+        TrainingArguments("x", engine_jit=False)
+    assert TrainingArguments("x", engine="jax", engine_jit=False).engine_jit is False
+
+
 def test_device_is_asked_later(monkeypatch: pytest.MonkeyPatch) -> None:
     bare = SimpleNamespace(
         device=lambda use_cpu, index=0: "abacus",

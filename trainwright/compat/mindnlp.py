@@ -2,7 +2,8 @@
 
 From then on ``TrainingArguments`` name MindSpore as their engine, and ``from_pretrained`` understands ``ms_dtype``. No
 import of torch is redirected: models are transformers' own, on current torch, and only gradients and updates are
-computed by MindSpore. :func:`close` undoes all of it.
+computed by MindSpore. :func:`close` undoes all of it,
+:func:`open_door` does it again.
 
 >>> from trainwright import TrainingArguments
 >>> import trainwright.compat.mindnlp as door
@@ -11,18 +12,10 @@ computed by MindSpore. :func:`close` undoes all of it.
 >>> door.close()
 >>> TrainingArguments("runs/example").engine
 'torch'
->>> door.open()
->>> door.close()
 """
 
 from trainwright.compat.mindnlp_door import close, open_door
 
-__all__ = ["close", "open"]
+__all__ = ["close", "open_door"]
 
-
-def open() -> None:
-    """Open the door (again); importing this module has done so once."""
-    open_door()
-
-
-open()
+open_door()

@@ -65,8 +65,10 @@ def torch_dtype(dtype: Any) -> Any:
     import torch
 
     name = str(dtype).rsplit(".", 1)[-1].lower()
-    found = getattr(torch, {"bool_": "bool", "auto": "auto"}.get(name, name), None) if name != "auto" else "auto"
-    if found != "auto" and not (isinstance(found, torch.dtype) and found.is_floating_point):
+    if name == "auto":
+        return name
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise ValueError(
             f"ms_dtype={dtype!r} is no precision for weights: use mindspore.float32, mindspore.float16 or "
             "mindspore.bfloat16."

@@ -76,6 +76,12 @@ FEATURES: dict[str, Feature] = {
         _argument("neftune_noise_alpha"),
         "NEFTune is a forward hook, and a graph has none: unset it",
     ),
+    "tf32": Feature("tf32", _argument("tf32"), "it is a switch of torch's: unset it"),
+    "zeroed gradients": Feature(
+        "set_grads_to_none=False",
+        lambda trainer: not ours(trainer.args, "set_grads_to_none"),
+        "there are no gradients in torch to fill with zeros: leave it out",
+    ),
     "liger": Feature("use_liger_kernel", _argument("use_liger_kernel"), "those kernels are torch's: unset it"),
     "overflow debugging": Feature(
         'debug="underflow_overflow"',
@@ -94,7 +100,7 @@ FEATURES: dict[str, Feature] = {
     ),
     "hooks": Feature(
         "forward and backward hooks",
-        lambda trainer: trainer.model is not None and _hooked(trainer.model) is not None,
+        lambda trainer: trainer.model is not None and _has_hooks(trainer.model),
         "a graph has no hooks: remove them before training",
     ),
 }
@@ -113,12 +119,9 @@ def _users_callbacks(trainer: Any) -> list[Any]:
     return [each for each in handler.callbacks if not is_ours(each)] if handler is not None else []
 
 
-def _hooked(model: nn.Module) -> str | None:
-    for name, module in model.named_modules():
-        tables = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-        if any(tables):
-            return name
-    return None
+def _has_hooks(model: nn.Module) -> bool:
+    tables = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(module, table) for module in model.modules() for table in tables)
 
 
 def in_torch_form(model: Any, trainer: Any) -> Any:
@@ -130,6 +133,11 @@ def in_torch_form(model: Any, trainer: Any) -> Any:
     if ours(trainer.args, "engine") != "mindspore":
         raise ValueError(
             f"{type(model).__name__} is a Cell of MindSpore: train it with TrainingArguments(engine='mindspore')."
+        )
+    if is_users_own(trainer, "compute_loss") or trainer.args.label_smoothing_factor:
+        raise ValueError(
+            "The loss of a Cell is computed by MindSpore, where compute_loss and label_smoothing_factor cannot act: "
+            "pass compute_loss_func=, a function of the Cell's outputs and the labels in MindSpore's operations."
         )
     from trainwright.engines.mindspore.cells import CellModel, for_torch
 
@@ -144,17 +152,17 @@ def framework_for(args: Any) -> Framework:
     if args.engine == "mindspore":
         from trainwright.engines.mindspore.framework import MindSporeFramework
 
-        return MindSporeFramework(jit=compiles)
+        return MindSporeFramework(jit=compiles, use_cpu=args.use_cpu)
     from trainwright.engines.jax.framework import JaxFramework
 
     return JaxFramework(jit=compiles, use_cpu=args.use_cpu)
 
 
 def _capture_for(trainer: Any) -> Any:
-    if hasattr(trainer.model, "cell"):
-        from trainwright.engines.mindspore.cells import capture_cell
-
-        return capture_cell(getattr(trainer.compute_loss_func, "for_cells", None), tuple(trainer.label_names))
+    # Loaded where a Cell has been given a torch face.
+    cells = sys.modules.get("trainwright.engines.mindspore.cells")
+    if cells is not None and isinstance(trainer.model, cells.CellModel):
+        return cells.capture_cell(getattr(trainer.compute_loss_func, "for_cells", None), tuple(trainer.label_names))
     from trainwright.engines.graph.capture import capture
 
     return capture

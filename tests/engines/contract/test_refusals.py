@@ -56,6 +56,8 @@ ASKS: dict[str, Make] = {
     "torch_compile": lambda args: Trainer(Dense(), args(torch_compile=True), train_dataset=rows()),
     "gradient_checkpointing": lambda args: Trainer(Dense(), args(gradient_checkpointing=True), train_dataset=rows()),
     "neftune": lambda args: Trainer(Dense(), args(neftune_noise_alpha=5.0), train_dataset=rows()),
+    "tf32": lambda args: Trainer(Dense(), args(tf32=True), train_dataset=rows()),
+    "zeroed gradients": lambda args: Trainer(Dense(), args(set_grads_to_none=False), train_dataset=rows()),
     "liger": lambda args: Trainer(Dense(), args(use_liger_kernel=True), train_dataset=rows()),
     "overflow debugging": lambda args: Trainer(Dense(), args(debug="underflow_overflow"), train_dataset=rows()),
     "automatic micro-batches": lambda args: Trainer(Dense(), args(micro_batch="auto"), train_dataset=rows()),

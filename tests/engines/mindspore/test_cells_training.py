@@ -99,3 +99,18 @@ def test_a_cell_with_dropout_and_statistics_goes_on_exactly(tmp_path: Path) -> N
 def test_a_cell_needs_the_engine(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="DenseCell is a Cell of MindSpore: train it with TrainingArguments"):
         Trainer(DenseCell(), arguments(tmp_path, "torch"), train_dataset=rows())
+
+
+class OwnLoss(Trainer):
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+
+def test_losses_that_a_cell_would_not_see_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="compute_loss and label_smoothing_factor cannot act: pass compute_loss_func="):
+        OwnLoss(DenseCell(), arguments(tmp_path, "mindspore"), train_dataset=rows())
+    args = arguments(tmp_path, "mindspore", label_smoothing_factor=0.1)
+    with pytest.raises(ValueError, match="pass compute_loss_func="):
+        Trainer(DenseCell(), args, train_dataset=rows(), compute_loss_func=loss_of)

@@ -33,18 +33,22 @@ class Computation(Protocol):
         """Outputs, and new values of ``changed``."""
         ...
 
+    def rebuilt(self, outputs: Sequence[Any]) -> Any:
+        """Flat outputs in the structure that the computation returned them in."""
+        ...
+
 
 @dataclass
 class Program:
     """A computation, compiled, with its constants where they are needed."""
 
-    computation: Any
+    computation: Computation
     function: ArrayFunction
     constants: list[Any]
 
 
 #: Captures ``function(model, given)``.
-Capture = Callable[[nn.Module, Callable[[nn.Module, Any], Any], Any], Any]
+Capture = Callable[[Any, Callable[..., Any], Any], Computation]
 
 
 class Programs:
@@ -94,7 +98,7 @@ class Programs:
         constants = [self._framework.array(constant) for constant in computation.constants]
         return Program(computation, self._framework.compile(outputs_of), constants)
 
-    def _refuse_missing(self, computation: Any) -> None:
+    def _refuse_missing(self, computation: Computation) -> None:
         if not isinstance(computation, Captured):
             return
         lacking = computation.missing(self._framework.operations)
@@ -107,7 +111,7 @@ class Programs:
             )
 
 
-def _flat(computation: Any, framework: Framework, *, with_weight: bool) -> ArrayFunction:
+def _flat(computation: Computation, framework: Framework, *, with_weight: bool) -> ArrayFunction:
     """The computation from flat arrays to flat arrays; its loss times a weight, which is the last argument."""
 
     def run(*arrays: Any) -> tuple[Any, ...]:

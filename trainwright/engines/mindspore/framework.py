@@ -23,8 +23,10 @@ class MindSporeFramework:
     name = "mindspore"
     operations: Mapping[Any, Callable[..., Any]]
 
-    def __init__(self, *, jit: bool = True):
+    def __init__(self, *, jit: bool = True, use_cpu: bool = False) -> None:
         require_mindspore()
+        if use_cpu:
+            _refuse_another_device()
         from trainwright.engines.mindspore.operations import OPERATIONS
 
         _compute_alike_in_every_call()
@@ -74,6 +76,17 @@ class MindSporeFramework:
 
         run.__dict__["is_compiled"] = True
         return run
+
+
+def _refuse_another_device() -> None:
+    import mindspore
+
+    target = mindspore.get_context("device_target")
+    if target != "CPU":
+        raise ValueError(
+            f"use_cpu=True, but MindSpore computes on {target}: call mindspore.set_device('CPU') before, or leave "
+            "use_cpu out."
+        )
 
 
 def _compute_alike_in_every_call() -> None:
