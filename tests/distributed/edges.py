@@ -8,13 +8,16 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from tests.distributed.spreading import LAST, RANK, RECIPE, WORLD, Stack, arguments, llama, rows, sentences, weights_of
+from tests.trainer.test_hub import FakeHub
 from trainwright import EarlyStoppingCallback, Seq2SeqTrainer, Seq2SeqTrainingArguments, Trainer, TrainerCallback
 from trainwright.checkpoint import saver
+from trainwright.trainer import hub
 
 WAY = "fsdp" if WORLD > 1 else "sp"
 
@@ -70,7 +73,15 @@ def rewound(folder: Path) -> dict[str, Any]:
         rewind_on_nonfinite=True,
     )
     trainer = BadOnce(Stack().double(), args, train_dataset=rows(37))
-    trainer.train()
+    replace = os.replace
+
+    def slowly(draft: Any, target: Any) -> None:
+        # Two processes that write the same draft would take it from each other.
+        time.sleep(0.1)
+        replace(draft, target)
+
+    with mock.patch.object(os, "replace", slowly):
+        trainer.train()
     events = [json.loads(line)["kind"] for line in (folder / "events.jsonl").read_text().splitlines()]
     return {"steps": trainer.state.global_step, "rewinds": events.count("rewound")}
 
@@ -185,6 +196,20 @@ def generated(folder: Path) -> dict[str, Any]:
     return {"before": before, "after": trainer.predict(data[:5]).predictions.tolist()}
 
 
+def pushed(folder: Path) -> dict[str, Any]:
+    """One process talks to the Hub, of what all have written; each has a profile of its own."""
+    fake = FakeHub()
+    with mock.patch.object(hub, "_hub_api", return_value=fake):
+        often = {"save_strategy": "steps", "save_steps": 3, "profile": "steps 2-3"}
+        trainer = trainer_of(folder, eval_strategy="no", push_to_hub=True, hub_strategy="all_checkpoints", **often)
+        trainer.train()
+        trainer.push_to_hub()
+    places = [options.get("path_in_repo") for verb, options in fake.calls if verb == "upload"]
+    state = [name for _, options in fake.calls for name in options.get("files", []) if name.startswith("optimizer")]
+    traces = sorted(path.relative_to(folder).as_posix() for path in folder.glob("profile/**/trace.json"))
+    return {"verbs": [verb for verb, _ in fake.calls], "places": places, "state": sorted(set(state)), "traces": traces}
+
+
 class Late(TrainerCallback):
     """One process begins later than the other, and steps take their time."""
 
@@ -205,7 +230,7 @@ def by_time(folder: Path) -> dict[str, Any]:
     return {"evaluated": evaluated, "saved": len(list(folder.glob("checkpoint-*")))}
 
 
-TASKS = (by_time, best, stopped, rewound, adapter, own_save, own_writing, full_disk, generated)
+TASKS = (by_time, best, stopped, rewound, adapter, own_save, own_writing, full_disk, generated, pushed)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

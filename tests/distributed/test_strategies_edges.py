@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.distributed.test_strategies import ROOT, distance
+from trainwright.trainer.hub import STATE
 
 SCRIPT = Path(__file__).with_name("edges.py")
 
@@ -32,7 +34,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, Any]]
             cwd=ROOT,
             check=False,
         )
-        assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-5000:]
+        assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-20000:]
         every = [json.loads((folder / f"edges-{processes}-{rank}.json").read_text()) for rank in range(processes)]
         answers[processes] = {**every[0], "last": every[-1]}
     return answers
@@ -70,6 +72,17 @@ def test_a_full_disk_in_one_process(found: dict[int, dict[str, Any]]) -> None:
 
 def test_generation(found: dict[int, dict[str, Any]]) -> None:
     assert found[2]["generated"] == found[1]["generated"]
+
+
+def test_one_process_uploads_and_each_has_its_profile(found: dict[int, dict[str, Any]]) -> None:
+    first, last = found[2]["pushed"], found[2]["last"]["pushed"]
+    assert first["verbs"] == found[1]["pushed"]["verbs"] == ["create", "upload", "upload", "upload"]
+    assert first["places"] == ["checkpoint-3", "checkpoint-6", None]
+    assert last["verbs"] == []
+    assert first["traces"] == ["profile/rank-00001/trace.json", "profile/trace.json"]
+    # What goes with a checkpoint and is of no use to readers of a model.
+    assert len(first["state"]) == 3
+    assert all(any(fnmatch(name, pattern) for pattern in STATE) for name in first["state"])
 
 
 def test_one_clock_decides(found: dict[int, dict[str, Any]]) -> None:

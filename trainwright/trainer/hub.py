@@ -17,6 +17,8 @@ STATE = [
     "manifest.json",
     "optimizer.pt",
     "optimizer.safetensors",
+    "optimizer-*-of-*.safetensors",
+    "optimizer.safetensors.index.json",
     "random.safetensors",
     "rng_state*.pth",
     "scaler.pt",
@@ -40,6 +42,8 @@ class HubMethods(RestoringMethods):
 
     def init_hf_repo(self, token: str | None = None) -> None:
         """Create the repository that ``hub_model_id`` (or the output directory's name) stands for."""
+        if not self.is_world_process_zero():
+            return
         name = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
         url = _hub_api(token or self.args.hub_token).create_repo(
             name, private=self.args.hub_private_repo, exist_ok=True
@@ -58,7 +62,10 @@ class HubMethods(RestoringMethods):
         if self.hub_model_id is None:
             self.init_hf_repo(token)
         self._fire("on_push_begin")
+        # Of weights in parts every process writes some; one uploads them.
         self.save_model(_internal_call=True)
+        if not self.is_world_process_zero():
+            return None
         self.create_model_card(**kwargs)
         return _hub_api(token or self.args.hub_token).upload_folder(
             repo_id=self.hub_model_id,
@@ -74,7 +81,8 @@ class HubMethods(RestoringMethods):
         super()._save_checkpoint(model, trial)
         written = checkpoint_path(self._run_directory(), self.state.global_step)
         # Waited for in this case; a disk that refused it has been reported.
-        if self.args.push_to_hub and self.args.hub_strategy != "end" and self._saver.last_saved == written:
+        is_there = self.args.push_to_hub and self.args.hub_strategy != "end" and self._saver.last_saved == written
+        if is_there and self.is_world_process_zero():
             self._push_checkpoint(written)
 
     def _push_checkpoint(self, checkpoint: Path) -> None:
@@ -118,6 +126,8 @@ class HubMethods(RestoringMethods):
             "pipeline_tag": (_listed(tasks) or [None])[0],
             "datasets": _listed(dataset_tags) or _listed(dataset),
         }
+        if not self.is_world_process_zero():
+            return
         text = model_card(front, model_name or Path(self.args.output_dir).absolute().name, self.args, self.state)
         Path(self.args.output_dir).mkdir(parents=True, exist_ok=True)
         (Path(self.args.output_dir) / "README.md").write_text(text, encoding="utf-8")

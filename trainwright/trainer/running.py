@@ -102,7 +102,8 @@ class RunningMethods(LeavingMethods):
                 self.engine.was_bad = False
                 self._load_from_checkpoint(checkpoint)
                 run = self._build_run(loader, plan, checkpoint, ignore_keys)
-                keep_logged(self._run_directory() / "metrics.jsonl", self.state)
+                if self.args.should_save:
+                    keep_logged(self._run_directory() / "metrics.jsonl", self.state)
                 for modifier in self.modifiers:
                     # Also where its start lies ahead again: what it did to the model is to be undone.
                     if modifier.site is not None:

@@ -27,7 +27,8 @@ class EmptyCacheCallback(TrainerCallback):
 class ProfileCallback(TrainerCallback):
     """``profile="steps 5-10"``: a torch.profiler trace of these steps, and on CUDA a memory snapshot.
 
-    Files go to ``<output_dir>/profile``; open ``trace.json`` in chrome://tracing or Perfetto.
+    Files go to ``<output_dir>/profile``, those of other processes than the first to ``profile/rank-00001`` and so on;
+    open ``trace.json`` in chrome://tracing or Perfetto.
     """
 
     def __init__(self, first: int, last: int) -> None:
@@ -48,15 +49,18 @@ class ProfileCallback(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == self.last:
-            self._write(Path(args.output_dir) / "profile")
+            self._write(args)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # The run was shorter than the window: what there is is still worth having.
-        self._write(Path(args.output_dir) / "profile")
+        self._write(args)
 
-    def _write(self, folder: Path) -> None:
+    def _write(self, args: Any) -> None:
         if self._profiler is None:
             return
+        folder = Path(args.output_dir) / "profile"
+        if args.process_index > 0:
+            folder /= f"rank-{args.process_index:05d}"
         self._profiler.stop()
         folder.mkdir(parents=True, exist_ok=True)
         self._profiler.export_chrome_trace(str(folder / "trace.json"))
