@@ -165,9 +165,9 @@ def test_a_file_needs_its_top_key_and_must_be_there(tmp_path: Path) -> None:
         HyperParameters.from_config(str(tmp_path / "none.yaml"))
 
 
-def test_schedules_can_be_built_by_hand() -> None:
+def test_schedules_can_be_built_by_hand(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
     schedule = Scheduler.LinearWithWarmup(optimizer, num_warmup_steps=2, num_training_steps=4)
     assert schedule.get_last_lr() == [0.0]
     with pytest.raises(ValueError, match="warmup_ratio=2"):
-        make(Path("unused"), hyper(scheduler={"type": "LinearWithWarmup", "warmup_ratio": 2})).fit(Shared(), samples())
+        make(tmp_path, hyper(scheduler={"type": "LinearWithWarmup", "warmup_ratio": 2})).fit(Shared(), samples())

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -353,3 +355,17 @@ def test_eval_loss_is_the_mean_over_all_targets(make_args: Make, size: int) -> N
         whole = model(**{key: torch.stack([row[key] for row in rows]) for key in rows[0]}).loss
     loss = Trainer(model, make_args(per_device_eval_batch_size=size)).evaluate(rows)["eval_loss"]
     assert loss == pytest.approx(float(whole), rel=1e-6)
+
+
+def test_what_is_dropped_is_said_once(make_args: Make, caplog: pytest.LogCaptureFixture) -> None:
+    plain: dict[str, list[Any]] = {name: [row[name].tolist() for row in ROWS] for name in ROWS[0]}
+    data = datasets.Dataset.from_dict({**plain, "text": ["a"] * 11}).with_format("torch")
+    other = datasets.Dataset.from_dict({**plain, "idx": list(range(11))}).with_format("torch")
+    trainer = Trainer(Plain().float(), make_args(), eval_dataset=data)
+    with caplog.at_level(logging.INFO, "trainwright"):
+        for _ in range(2):
+            trainer.evaluate()
+            trainer.evaluate(other)
+            trainer.evaluate([{**row, "mine": 1} for row in ROWS])
+    said = [record.getMessage().split(":")[0] for record in caplog.records if "Dropping" in record.getMessage()]
+    assert said == [f"Dropping {name} from the evaluation set" for name in ("text", "idx", "mine")]

@@ -41,7 +41,9 @@ def forward_columns(model: Any, label_names: Iterable[str] = ()) -> list[str] | 
     return list(dict.fromkeys([*named, *_COLLATED_LABELS, *label_names]))
 
 
-def remove_unused_columns(dataset: Any, keep: Sequence[str] | None, description: str | None = None) -> Any:
+def remove_unused_columns(
+    dataset: Any, keep: Sequence[str] | None, description: str | None = None, said: set[str] | None = None
+) -> Any:
     """``dataset`` without the columns that are not in ``keep``, where its columns are known beforehand.
 
     A dataset that makes its columns on the fly, or does not know them, comes back as it is: wrap its collator in
@@ -54,19 +56,26 @@ def remove_unused_columns(dataset: Any, keep: Sequence[str] | None, description:
     _refuse_to_empty(_visible_columns(dataset), keep, description)
     if not unused:
         return dataset
-    _say_dropped(unused, [name for name in columns if name in keep], keep, description)
+    _say_dropped(unused, [name for name in columns if name in keep], keep, description, said)
     return dataset.remove_columns(unused)
 
 
 def use_columns(
-    dataset: Any, collate: Collate, keep: Sequence[str] | None, description: str | None = None
+    dataset: Any,
+    collate: Collate,
+    keep: Sequence[str] | None,
+    description: str | None = None,
+    said: set[str] | None = None,
 ) -> tuple[Any, Collate]:
-    """The dataset and the collator that together let only the columns in ``keep`` through."""
+    """The dataset and the collator that together let only the columns in ``keep`` through.
+
+    What is dropped is told, and not told again if it is among what was ``said``.
+    """
     if keep is None:
         return dataset, collate
     if _knows_its_columns(dataset):
-        return remove_unused_columns(dataset, keep, description), collate
-    return dataset, DropColumnsCollator(collate, keep, description)
+        return remove_unused_columns(dataset, keep, description, said), collate
+    return dataset, DropColumnsCollator(collate, keep, description, said)
 
 
 class DropColumnsCollator:
@@ -75,11 +84,18 @@ class DropColumnsCollator:
     Samples that are not dicts pass untouched, and so do dicts with nothing to drop: those are not even copied.
     """
 
-    def __init__(self, collate: Collate, keep: Sequence[str] | None, description: str | None = None) -> None:
+    def __init__(
+        self,
+        collate: Collate,
+        keep: Sequence[str] | None,
+        description: str | None = None,
+        said: set[str] | None = None,
+    ) -> None:
         self.collate = collate
         self.keep = None if keep is None else tuple(keep)
         self.description = description
         self.has_spoken = False
+        self._said = said
         self._kept_names = frozenset(self.keep or ())
 
     def __call__(self, features: list[Any]) -> Any:
@@ -112,7 +128,7 @@ class DropColumnsCollator:
             worker = get_worker_info()
             if worker is None or worker.id == 0:
                 unused = [name for name in feature if name not in self._kept_names]
-                _say_dropped(unused, list(kept), keep, self.description)
+                _say_dropped(unused, list(kept), keep, self.description, self._said)
         return kept
 
 
@@ -152,14 +168,22 @@ def _refuse_to_empty(columns: Sequence[str], keep: Sequence[str], description: s
         )
 
 
-def _say_dropped(unused: Sequence[str], kept: Sequence[str], keep: Sequence[str], description: str | None) -> None:
-    logger.info(
-        "Dropping %s from the %s: the model's forward takes no argument of that name. Kept: %s. Set "
-        "remove_unused_columns=False to keep all.",
-        ", ".join(map(str, unused)),
-        _named(description),
-        ", ".join(kept),
+def _say_dropped(
+    unused: Sequence[str],
+    kept: Sequence[str],
+    keep: Sequence[str],
+    description: str | None,
+    said: set[str] | None,
+) -> None:
+    message = (
+        f"Dropping {', '.join(map(str, unused))} from the {_named(description)}: the model's forward takes no argument "
+        f"of that name. Kept: {', '.join(kept)}. Set remove_unused_columns=False to keep all."
     )
+    if said is not None:
+        if message in said:
+            return
+        said.add(message)
+    logger.info("%s", message)
     inputs = [name for name in keep if not _is_label(name)]
     if inputs and all(_is_label(name) for name in kept):
         logger.warning(

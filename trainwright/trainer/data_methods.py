@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from trainwright.core.modifier import TEACHER_COLUMNS
@@ -31,6 +32,11 @@ class DataMethods(ModuleMethods):
 
     #: Whether samples may carry columns that only a teacher takes.
     _has_teacher = False
+
+    @cached_property
+    def _columns_said(self) -> set[str]:
+        """What was said of columns that are dropped; not again at every evaluation."""
+        return set()
 
     def get_train_dataloader(self) -> Any:
         """Loader over ``self.train_dataset`` in an order that is a function of (seed, epoch)."""
@@ -132,11 +138,11 @@ class DataMethods(ModuleMethods):
             return dataset, TeacherColumnsCollator(self.data_collator, self.data_collator, is_wanted=is_wanted)
         keep = forward_columns(self.model, self.label_names)
         if not self._has_teacher:
-            return use_columns(dataset, self.data_collator, keep, description)
+            return use_columns(dataset, self.data_collator, keep, description, self._columns_said)
         if keep is not None:
             known = getattr(dataset, "column_names", None) or []
             keep += [name for name in known if str(name).startswith(TEACHER_COLUMNS)]
-        dataset, collate = use_columns(dataset, self.data_collator, keep, description)
+        dataset, collate = use_columns(dataset, self.data_collator, keep, description, self._columns_said)
         both = TeacherColumnsCollator(collate, self.data_collator, is_wanted=description == "training")
         return dataset, both
 

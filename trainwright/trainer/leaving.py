@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import NamedTuple
 
 from trainwright.callbacks.flow import DefaultFlowCallback, seconds
 from trainwright.checkpoint.directory import checkpoint_path, list_checkpoints
@@ -16,6 +17,15 @@ from trainwright.engines.torch.nonfinite import NonFiniteWatch
 from trainwright.trainer.fitting import FittingMethods
 
 logger = logging.getLogger("trainwright")
+
+
+class Told(NamedTuple):
+    """What processes tell each other before a step; what all heard is the sum."""
+
+    owes_a_save: int = 0
+    is_asked_to_stop: int = 0
+    #: By the clock of the first process; the others say zero.
+    milliseconds: int = 0
 
 
 class LeavingMethods(FittingMethods):
@@ -99,10 +109,10 @@ class LeavingMethods(FittingMethods):
         self._leave_if_asked()
 
     def _flags(self) -> list[int]:
-        """What the other processes have to know of this one; the first tells the time, in milliseconds."""
+        """What the other processes have to know of this one."""
         stops = int(self._stops is not None and self._stops.asked)
         now = round(1000 * (time.monotonic() - self._clock_began)) if self._backend.rank == 0 else 0
-        return [int(self._saver.owes_a_save), stops, now]
+        return list(Told(int(self._saver.owes_a_save), stops, now))
 
     def _agree_on_the_time(self) -> None:
         """Let what is due by the clock be due by that of the first process, as all heard it before the step."""
@@ -113,7 +123,7 @@ class LeavingMethods(FittingMethods):
 
     def _agreed_time(self) -> float:
         if self.engine.heard:
-            self._agreed_seconds = self.engine.heard[2] / 1000
+            self._agreed_seconds = Told(*self.engine.heard).milliseconds / 1000
         return self._agreed_seconds
 
     def _attend_together(self) -> None:
@@ -123,13 +133,13 @@ class LeavingMethods(FittingMethods):
         """
         assert self._stops is not None
         self._agreed_time()
-        is_owed, is_asked, _ = (bool(flag) for flag in self.engine.heard or (0, 0, 0))
+        heard = Told(*self.engine.heard)
         self.engine.heard = []
-        if is_owed:
+        if heard.owes_a_save:
             self._saver.owes_a_save = False
             self.control.should_save = True
         self._nonfinite.look(self.state.global_step, self.engine.was_bad, self._feed)
-        if is_asked:
+        if heard.is_asked_to_stop:
             self._stops.raise_if_asked()
             raise StopRequested("another process")
 
