@@ -92,7 +92,9 @@ class RunningMethods(LeavingMethods):
             except Rewind as rewind:
                 self._saver.wait()
                 self._backend.barrier()
-                checkpoint = newest_good(self._run_directory())
+                # By one: what the others see of a shared disk may be older by a moment.
+                found = newest_good(self._run_directory()) if self._backend.rank == 0 else None
+                checkpoint = self._backend.gather(found)[0]
                 if checkpoint is None or last == (checkpoint, rewind.step):
                     # Nowhere to go, or the same place twice: leaving out batches did not help.
                     raise NonFiniteError(rewind.step, ours(self.args, "max_nonfinite_steps") or 1) from None
