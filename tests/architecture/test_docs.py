@@ -108,6 +108,7 @@ MODULES = [
     "data.composing",
     "data.curriculum",
     "data.sharding",
+    "engines.graph.strided",
     "engines.torch.backends",
     "engines.torch.cutting",
     "engines.torch.memory",

@@ -26,7 +26,7 @@ def test_twenty_steps_are_those_of_torch(engine: str, tmp_path: Path) -> None:
     assert expected.logged("loss")[-1] < expected.logged("loss")[0]
 
 
-@feature("BERT, GPT-2 (tied weights), Llama, ViT, a CNN with BatchNorm; dropout with torch's own masks")
+@feature("BERT, GPT-2 (tied weights), Llama, ViT, Swin, a CNN with BatchNorm; dropout with torch's own masks")
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "bert"])
 def test_models(name: str, engine: str, tmp_path: Path) -> None:
     model, data = MODELS[name]()

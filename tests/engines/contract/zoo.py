@@ -67,6 +67,15 @@ def vit() -> Made:
     return ViTForImageClassification(ViTConfig(**sizes)), _pictures(16)
 
 
+def swin() -> Made:
+    """Shifted windows, layers that are skipped at random, and a pooling that torch reads by strides."""
+    from transformers import SwinConfig, SwinForImageClassification
+
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"image_size": 16, "patch_size": 2, "embed_dim": 8, "num_labels": 3, "window_size": 4}
+    return SwinForImageClassification(SwinConfig(depths=[2, 2], num_heads=[2, 2], **sizes)), _pictures(16)
+
+
 class Convolutional(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -93,4 +102,31 @@ def cnn() -> Made:
     return Convolutional(), _pictures(8)
 
 
-MODELS: dict[str, Callable[[], Made]] = {"bert": bert, "gpt2": gpt2, "llama": llama, "vit": vit, "cnn": cnn}
+class Windowed(nn.Module):
+    """Reads its values by their places in memory: windows that overlap, of a matrix that was turned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 6), nn.Linear(2, 3)
+
+    def forward(self, pixel_values: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        rows = torch.tanh(self.first(pixel_values.mean((1, 2)))).t() * 2
+        windows = rows.as_strided((len(labels), 5, 2), (6, 1, 1))
+        logits = self.second(windows).sum(1)
+        return {"loss": F.cross_entropy(logits, labels), "logits": logits}
+
+
+def windows() -> Made:
+    torch.manual_seed(0)
+    return Windowed(), _pictures(8)
+
+
+MODELS: dict[str, Callable[[], Made]] = {
+    "bert": bert,
+    "gpt2": gpt2,
+    "llama": llama,
+    "vit": vit,
+    "swin": swin,
+    "cnn": cnn,
+    "windows": windows,
+}

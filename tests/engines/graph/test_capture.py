@@ -67,6 +67,29 @@ def test_random_numbers_are_those_torch_would_draw() -> None:
         torch.testing.assert_close(found[name], gradient)
 
 
+class Strided(nn.Module):
+    """Reads by places in memory: overlapping windows, a diagonal, the memory of a transposed matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.layer(x)
+        windows = hidden.as_strided((4, 5, 2), (6, 1, 1))
+        diagonal = hidden.as_strided((3,), (7,), 2)
+        turned = (hidden.t() * torch.arange(24.0).view(6, 4)).as_strided((2, 12), (12, 1))
+        pooled = nn.functional.adaptive_avg_pool1d(hidden[None], 1)
+        return (windows.sum(1) ** 2).sum() + (diagonal**3).sum() + (turned[0] * turned[1]).sum() + (pooled**2).sum()
+
+
+def test_reads_by_stride() -> None:
+    torch.manual_seed(0)
+    found, expected = gradients(Strided(), (torch.randn(4, 6),))
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient)
+
+
 class Pair(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -57,6 +57,8 @@ class TorchFramework:
             with torch.enable_grad():
                 loss, *rest = function(*weights, *arrays[count:])
                 gradients = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)
-            return (loss.detach(), *(value.detach() for value in rest), *gradients)
+            # Without strides of their own, as other frameworks' arrays are.
+            plain = [gradient.contiguous() for gradient in gradients]
+            return (loss.detach(), *(value.detach() for value in rest), *plain)
 
         return run

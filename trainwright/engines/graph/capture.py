@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from trainwright.engines.graph.gradient_stops import STOP, mark_stops
 from trainwright.engines.graph.random_inputs import RandomInput, draw_dropout_outside, is_random, random_input
+from trainwright.engines.graph.strided import read_by_value
 
 _aten = torch.ops.aten
 #: Checks that an exported graph makes of its own inputs; these are right by construction.
@@ -146,6 +147,7 @@ class _Reading:
             if node.target in _CHECKS:
                 self.graph.erase_node(node)
         draw_dropout_outside(self.graph)
+        read_by_value(self.graph)
         # Only what is computed and not used goes; a random number that nobody uses is drawn all the same.
         self.graph.eliminate_dead_code(is_impure_node=_must_stay)
         first = {id(tensor): name for name, tensor in model.named_parameters()}
