@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,6 +67,25 @@ def test_random_numbers_are_those_torch_would_draw() -> None:
     found, expected = gradients(Random(), (torch.randn(4, 6),))
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind: Callable[..., nn.Module], **options: Any) -> None:
+        super().__init__()
+        self.layers = kind(4, 5, num_layers=3, dropout=0.4, **options)
+
+    def forward(self, x: Tensor) -> Tensor:
+        values, ends = self.layers(x)
+        return (values**2).sum() + sum((end**3).sum() for end in (ends if isinstance(ends, tuple) else (ends,)))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True, "batch_first": True}])
+def test_dropout_between_recurrent_layers(kind: Callable[..., nn.Module], options: dict[str, bool]) -> None:
+    torch.manual_seed(0)
+    found, expected = gradients(Recurrent(kind, **options), (torch.randn(3, 7, 4),))
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-5, atol=1e-5)
 
 
 class Strided(nn.Module):

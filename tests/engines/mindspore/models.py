@@ -138,7 +138,7 @@ class Recurrent(nn.Module):
     def __init__(self, kind: Any) -> None:
         super().__init__()
         self.embedding = nn.Embedding(50, 8, padding_idx=3)
-        self.layers = kind(8, 8, num_layers=2, batch_first=True, bidirectional=True)
+        self.layers = kind(8, 8, num_layers=2, batch_first=True, bidirectional=True, dropout=0.3)
         self.head = nn.Linear(16, 2)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from trainwright.engines.graph.gradient_stops import STOP, mark_stops
 from trainwright.engines.graph.random_inputs import RandomInput, draw_dropout_outside, is_random, random_input
+from trainwright.engines.graph.recurrent import decompositions
 from trainwright.engines.graph.strided import read_by_value
 
 _aten = torch.ops.aten
@@ -134,7 +135,7 @@ def capture(model: nn.Module, function: Callable[[nn.Module, Any], Any], given: 
         warnings.simplefilter("ignore")
         program = torch.export.export(called, (given,), strict=False)
         mark_stops(program)
-        program = program.run_decompositions()
+        program = program.run_decompositions(decompositions())
     return _Reading(program, model).captured()
 
 
