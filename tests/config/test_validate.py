@@ -164,6 +164,8 @@ def test_auto_find_batch_size_is_an_alias() -> None:
 def test_compiling_is_not_for_torch() -> None:
     with pytest.warns(TrainwrightWarning, match="`engine_jit` has no effect"):
         TrainingArguments("x", engine_jit=False)
+    with pytest.warns(TrainwrightWarning, match="`engine_check` has no effect"):
+        TrainingArguments("x", engine_check=False)
     assert TrainingArguments("x", engine="jax", engine_jit=False).engine_jit is False
 
 

@@ -46,8 +46,11 @@ def warn_without_effect(args: Any) -> None:
     options = ours(args, "tracker_options") or ()
     unused = [name for name in options if name in BUILT_IN_TRACKERS and name not in args.report_to]
     idle += [f"`tracker_options` for {name} have no effect: it is not in report_to" for name in unused]
-    if not ours(args, "engine_jit") and ours(args, "engine") == "torch":
-        idle.append("`engine_jit` has no effect: torch runs op by op anyway; torch_compile=True compiles")
+    if ours(args, "engine") == "torch":
+        if not ours(args, "engine_jit"):
+            idle.append("`engine_jit` has no effect: torch runs op by op anyway; torch_compile=True compiles")
+        if not ours(args, "engine_check"):
+            idle.append("`engine_check` has no effect: it compares other engines with torch")
     if idle:
         warn("; ".join(idle) + ".")
 

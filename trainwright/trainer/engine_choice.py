@@ -183,5 +183,6 @@ def graph_engine(trainer: Any, **options: Any) -> Any:
         prepare=trainer._prepare_inputs,
         wants_count=lambda: trainer._wants_count,
         capture=_capture_for(trainer),
+        check=ours(trainer.args, "engine_check"),
         **{name: value for name, value in options.items() if name != "training_step"},
     )

@@ -109,3 +109,58 @@ def test_an_operation_that_is_missing_is_named_with_its_layer(tmp_path: Path, mo
     with pytest.raises(ValueError, match=r"aten\.tanh\.default in inner\.1 \(Tanh\).*OPERATIONS.*engine='torch'"):
         train(tmp_path, "mindspore", Deep())
     probe._load.cache_clear()
+
+
+class Reversed(torch.autograd.Function):
+    """Forwards the values, and the gradient with the other sign."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
+        return -gradients[0]
+
+
+class Beside(Dense):
+    """Does something that leaves no trace in a graph of operations."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what = what
+        self.table = nn.Embedding(4, 8, max_norm=0.1)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        hidden = torch.tanh(self.first(x))
+        if self.what == "backward":
+            hidden: Any = Reversed.apply(hidden)
+        elif self.what == "hook" and hidden.requires_grad:
+            hidden.register_hook(lambda gradient: gradient * 0.1)
+        elif self.what == "rescaled weight":
+            hidden = hidden + self.table(torch.zeros(len(x), dtype=torch.int64))
+        logits = self.second(hidden)
+        if labels is None:
+            return {"logits": logits}
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+
+
+LOST = {
+    "backward": "gradient of first.weight differs by 1",
+    "hook": "gradient of first.weight differs by ",
+    "rescaled weight": "writes to the weight table.weight",
+}
+
+
+@pytest.mark.parametrize("engine", OTHERS, indirect=True)
+@pytest.mark.parametrize("what", list(LOST))
+def test_what_a_graph_loses_is_refused(what: str, engine: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=LOST[what]) as refused:
+        train(tmp_path, engine, Beside(what))
+    assert "engine_check=False" in str(refused.value)
+
+
+@pytest.mark.parametrize("engine", OTHERS, indirect=True)
+def test_unless_it_is_wanted(engine: str, tmp_path: Path) -> None:
+    assert train(tmp_path, engine, Beside("backward"), engine_check=False).trainer.state.global_step == 4
+    assert train(tmp_path, engine, Beside("nothing")).trainer.state.global_step == 4

@@ -41,3 +41,6 @@ class NativeFields:
 
     engine_jit: bool = True
     """Whether another engine than torch compiles the training step into one graph; off, it runs op by op."""
+
+    engine_check: bool = True
+    """Whether the first batch on another engine than torch is also computed by torch, and a difference refused."""

@@ -17,6 +17,8 @@ from torch.utils import _pytree as pytree
 
 from trainwright.core.engine import Portion
 from trainwright.engines.graph.buckets import padded
+from trainwright.engines.graph.capture import Captured
+from trainwright.engines.graph.comparing import Comparison, Expected
 from trainwright.engines.graph.framework import Framework
 from trainwright.engines.graph.lowered import Lengths, LoweredModel, call
 from trainwright.engines.graph.mirror import Mirror
@@ -27,7 +29,7 @@ from trainwright.engines.torch.engine import TorchEngine
 from trainwright.engines.torch.targets import unwrap
 
 #: Mean loss of ``(inputs, targets)`` under a model, in torch.
-Loss = Callable[[nn.Module, Any], Tensor]
+Loss = Callable[[nn.Module, Any], Any]
 
 
 class GraphEngine(TorchEngine):
@@ -41,6 +43,7 @@ class GraphEngine(TorchEngine):
         prepare: Callable[[Any], Any],
         wants_count: Callable[[], bool],
         capture: Capture,
+        check: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(training_step=_not_by_torch, **options)
@@ -50,6 +53,7 @@ class GraphEngine(TorchEngine):
         self._wants_count = wants_count
         self._mirror = Mirror(framework)
         self._programs = Programs(framework, capture)
+        self._comparison = Comparison(framework.name, is_on=check)
         self._lengths = Lengths()
         self._gradients: dict[str, Any] = {}
         self._scale = 1.0
@@ -63,6 +67,7 @@ class GraphEngine(TorchEngine):
         self._order = [name for name, _ in inner.named_parameters()]
         self._updates = Updates(self.framework, inner)
         self._mirror = Mirror(self.framework)
+        self._comparison.renew()
         self._gradients = {}
 
     # ---- one optimizer step
@@ -80,11 +85,38 @@ class GraphEngine(TorchEngine):
         given = padded(as_plain(self._prepare(batch)), getattr(model, "config", None)), targets
         program = self._programs.find(model, self._loss, given, gradients=True)
         self._mirror.take_weights(model)
+        expected = self._by_torch(program, model, self._loss, given, gradients=True)
         results = self._run(program, model, given, weight)
+        if expected is not None:
+            self._compare(expected, program, model, results, weight)
         changed = len(program.computation.changed)
         self._write_buffers(model, program, results[1 : 1 + changed])
         self._add_gradients(program.computation.trained, results[1 + changed :])
         return self.framework.tensor(results[0])
+
+    def _by_torch(
+        self, program: Program, model: nn.Module, function: Loss, given: Any, *, gradients: bool
+    ) -> Expected | None:
+        """The same by torch, of the first batch; a model of the framework's own has nothing to be compared with."""
+        if self._mirror.is_ahead or not isinstance(program.computation, Captured):
+            return None
+        return self._comparison.expect(model, function, given, gradients=gradients)
+
+    def _compare(
+        self, expected: Expected, program: Program, model: nn.Module, results: tuple[Any, ...], weight: float | None
+    ) -> None:
+        names, changed = program.computation.trained, program.computation.changed
+        tensors = [self.framework.tensor(array) for array in results]
+        end = len(tensors) if weight is None else len(tensors) - len(names)
+        outputs, buffers, gradients = tensors[: end - len(changed)], tensors[end - len(changed) : end], tensors[end:]
+        if weight is not None:
+            outputs, gradients = [outputs[0] / weight], [gradient / weight for gradient in gradients]
+        self._comparison.compare(
+            expected,
+            outputs,
+            dict(zip(names, gradients, strict=True)) if weight is not None else {},
+            {**dict(model.named_buffers()), **dict(zip(changed, buffers, strict=True))},
+        )
 
     def _run(self, program: Program, model: nn.Module, given: Any, weight: float | None) -> tuple[Any, ...]:
         computation, array = program.computation, self.framework.array
@@ -187,7 +219,10 @@ class GraphEngine(TorchEngine):
         longer = self._lengths.padded(model, kwargs)
         program = self._programs.find(model, call, (args, longer), gradients=False)
         self._mirror.take_weights(model)
+        expected = self._by_torch(program, model, call, (args, longer), gradients=False)
         results = self._run(program, model, (args, longer), None)
+        if expected is not None:
+            self._compare(expected, program, model, results, None)
         count = len(results) - len(program.computation.changed)
         self._write_buffers(model, program, results[count:])
         outputs = program.computation.rebuilt([self.framework.tensor(array) for array in results[:count]])
