@@ -210,6 +210,37 @@ def pushed(folder: Path) -> dict[str, Any]:
     return {"verbs": [verb for verb, _ in fake.calls], "places": places, "state": sorted(set(state)), "traces": traces}
 
 
+def searched(folder: Path) -> dict[str, Any]:
+    """The first process asks Optuna, whose answers differ from call to call; all train with them, and stop as one."""
+    import optuna
+
+    class Hopeless(optuna.pruners.BasePruner):
+        def prune(self, study: Any, trial: Any) -> bool:
+            return trial.number == 1 and trial.last_step == 2
+
+    tried: list[tuple[float, int]] = []
+
+    class Note(TrainerCallback):
+        def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            tried.append((args.learning_rate, state.global_step))
+
+    often = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "no", "num_train_epochs": 1}
+    trainer = Trainer(
+        model_init=lambda: Stack().double(),
+        args=arguments(folder, backend=WAY, **often),
+        train_dataset=rows(37),
+        eval_dataset=rows(5, seed=2),
+        callbacks=[Note()],
+    )
+    best = trainer.hyperparameter_search(
+        lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 1e-3, 1e-1)},
+        n_trials=3,
+        pruner=Hopeless(),
+    )
+    trainer.remove_callback(Note)
+    return {"tried": tried, "best": [best.run_id, best.objective], "steps": trainer.train().global_step}
+
+
 class Late(TrainerCallback):
     """One process begins later than the other, and steps take their time."""
 
@@ -230,7 +261,7 @@ def by_time(folder: Path) -> dict[str, Any]:
     return {"evaluated": evaluated, "saved": len(list(folder.glob("checkpoint-*")))}
 
 
-TASKS = (by_time, best, stopped, rewound, adapter, own_save, own_writing, full_disk, generated, pushed)
+TASKS = (by_time, best, stopped, rewound, adapter, own_save, own_writing, full_disk, generated, pushed, searched)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -85,6 +85,15 @@ def test_one_process_uploads_and_each_has_its_profile(found: dict[int, dict[str,
     assert all(any(fnmatch(name, pattern) for pattern in STATE) for name in first["state"])
 
 
+def test_one_process_asks_for_hyperparameters(found: dict[int, dict[str, Any]]) -> None:
+    first, last = found[2]["searched"], found[2]["last"]["searched"]
+    assert first == last
+    # The second of three trials is given up after its second step; each of the others has a look after its end.
+    assert [step for _, step in first["tried"]] == [1, 2, 3, 3, 1, 2, 1, 2, 3, 3]
+    assert len({rate for rate, _ in first["tried"]}) == 3
+    assert first["steps"] == found[1]["searched"]["steps"] == 3
+
+
 def test_one_clock_decides(found: dict[int, dict[str, Any]]) -> None:
     first, last = found[2]["by_time"], found[2]["last"]["by_time"]
     assert first == last

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+from trainwright.core.backend import Backend
 from trainwright.core.results import BestRun
 
 Objective = Callable[[dict[str, float]], Any]
@@ -14,16 +16,20 @@ Space = Callable[[Any], dict[str, Any]]
 class Search:
     """One trial's link to Optuna: what to optimise, and whether to go on."""
 
-    def __init__(self, trial: Any, objective: Objective) -> None:
+    def __init__(self, trial: Any, objective: Objective, backend: Backend, *, may_prune: bool) -> None:
         self.trial = trial
         self.objective = objective
+        self._backend, self._may_prune = backend, may_prune
 
     def report(self, metrics: dict[str, float], step: int) -> None:
         """Let Optuna stop a trial that goes nowhere; it cannot with several objectives."""
-        if len(self.trial.study.directions) > 1:
+        if not self._may_prune:
             return
-        self.trial.report(self.objective(dict(metrics)), step)
-        if self.trial.should_prune():
+        is_hopeless = False
+        if self._backend.rank == 0:
+            self.trial.report(self.objective(dict(metrics)), step)
+            is_hopeless = self.trial.should_prune()
+        if self._backend.gather(is_hopeless)[0]:
             raise _import_optuna().TrialPruned()
 
 
@@ -35,41 +41,86 @@ def search_hyperparameters(
     direction: str | list[str],
     options: dict[str, Any],
 ) -> BestRun:
-    """Run the trials on ``trainer``, whose arguments are put back afterwards; ``options`` go to ``create_study``."""
-    optuna = _import_optuna()
-    timeout, jobs = options.pop("timeout", None), options.pop("n_jobs", 1)
-    goal = {"directions": direction} if isinstance(direction, list) else {"direction": direction}
-    study = optuna.create_study(**goal, **options)
+    """Run the trials on ``trainer``, whose arguments are put back afterwards; ``options`` go to ``create_study``.
+
+    Of several processes the first asks Optuna, and the others train with what it was told.
+    """
+    backend = trainer._backend
+    if backend.world_size > 1 and options.get("n_jobs", 1) != 1:
+        raise ValueError("n_jobs runs trials at the same time in one process; leave it out with several processes.")
     original = dict(vars(trainer.args))
     try:
-        study.optimize(
-            lambda trial: run_trial(trainer, trial, space, objective), n_trials=n_trials, timeout=timeout, n_jobs=jobs
-        )
+        if backend.rank > 0:
+            return _follow(trainer, objective)
+        best = _lead(trainer, space, objective, n_trials, direction, options)
+        backend.gather(best)
+        return best
     finally:
         vars(trainer.args).update(original)
         trainer.create_accelerator_and_postprocess()
-    best = study.best_trials[0] if isinstance(direction, list) else study.best_trial
-    return BestRun(str(best.number), best.values if isinstance(direction, list) else best.value, best.params)
 
 
-def run_trial(trainer: Any, trial: Any, space: Space, objective: Objective) -> Any:
-    """Train and evaluate once with what ``space`` chose."""
+@dataclass
+class Chosen:
+    """What the first process tells the others of a trial."""
+
+    arguments: dict[str, Any]
+    number: int
+    parameters: dict[str, Any]
+    may_prune: bool
+
+
+def _lead(
+    trainer: Any, space: Space, objective: Objective, n_trials: int, direction: Any, options: dict[str, Any]
+) -> BestRun:
+    optuna = _import_optuna()
+    timeout, jobs = options.pop("timeout", None), options.pop("n_jobs", 1)
+    several = isinstance(direction, list)
+    study = optuna.create_study(**({"directions": direction} if several else {"direction": direction}), **options)
+
+    def run(trial: Any) -> Any:
+        chosen = Chosen(space(trial), trial.number, dict(trial.params), may_prune=not several)
+        _refuse_unknown(trainer.args, chosen.arguments)
+        trainer._backend.gather(chosen)
+        return run_trial(trainer, trial, chosen, objective)
+
+    study.optimize(run, n_trials=n_trials, timeout=timeout, n_jobs=jobs)
+    best = study.best_trials[0] if several else study.best_trial
+    return BestRun(str(best.number), best.values if several else best.value, best.params)
+
+
+def _follow(trainer: Any, objective: Objective) -> BestRun:
+    optuna = _import_optuna()
+    while isinstance(told := trainer._backend.gather(None)[0], Chosen):
+        try:
+            run_trial(trainer, optuna.trial.FixedTrial(told.parameters, told.number), told, objective)
+        except optuna.TrialPruned:
+            continue
+    return told
+
+
+def run_trial(trainer: Any, trial: Any, chosen: Chosen, objective: Objective) -> Any:
+    """Train and evaluate once with the arguments that were chosen."""
     args, folder = trainer.args, trainer.args.output_dir
     try:
-        for name, value in space(trial).items():
-            if not hasattr(args, name):
-                raise ValueError(f"hp_space chose {name!r}, which is not a training argument.")
+        for name, value in chosen.arguments.items():
             now = getattr(args, name)
             setattr(args, name, value if now is None or value is None else type(now)(value))
         args.output_dir = f"{folder}/{trainer.hp_name(trial) if trainer.hp_name else f'run-{trial.number}'}"
         # Precision, clipping and accumulation may be among what was chosen.
         trainer.create_accelerator_and_postprocess()
-        trainer._search = Search(trial, objective)
+        trainer._search = Search(trial, objective, trainer._backend, may_prune=chosen.may_prune)
         trainer.train(trial=trial)
         return objective(trainer.evaluate())
     finally:
         trainer._search = None
         args.output_dir = folder
+
+
+def _refuse_unknown(args: Any, chosen: dict[str, Any]) -> None:
+    for name in chosen:
+        if not hasattr(args, name):
+            raise ValueError(f"hp_space chose {name!r}, which is not a training argument.")
 
 
 def default_space(trial: Any) -> dict[str, Any]:
