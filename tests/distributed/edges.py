@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from tests.distributed.spreading import LAST, RANK, RECIPE, WORLD, Stack, arguments, llama, rows, sentences, weights_of
@@ -241,6 +242,45 @@ def searched(folder: Path) -> dict[str, Any]:
     return {"tried": tried, "best": [best.run_id, best.objective], "steps": trainer.train().global_step}
 
 
+class Words(nn.Module):
+    """The mean of words' vectors; gradients of the vectors are sparse, or another layer is in half precision."""
+
+    def __init__(self, *, sparse: bool = False, half: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.Embedding(20, 4, sparse=sparse, dtype=torch.float64)
+        self.head = nn.Linear(4, 3, dtype=torch.bfloat16 if half else torch.float64)
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        logits = self.head(self.words(x).mean(1).to(self.head.weight.dtype))
+        return {"loss": nn.functional.cross_entropy(logits, labels)}
+
+
+def words(folder: Path) -> dict[str, Any]:
+    """Sparse gradients are summed over processes; what cannot be in parts is refused by name."""
+    generator = torch.Generator().manual_seed(1)
+    data = [
+        {"x": torch.randint(0, 20, (5,), generator=generator), "labels": torch.tensor(number % 3)}
+        # The last batch leaves one process without samples.
+        for number in range(9)
+    ]
+
+    def train(model: nn.Module, backend: str) -> Any:
+        plain = {"optim": "sgd", "learning_rate": 0.5, "weight_decay": 0.0, "max_grad_norm": 0.1, "eval_strategy": "no"}
+        args = arguments(folder, backend=backend, **plain)
+        trainer = Trainer(model, args, train_dataset=data)
+        trainer.train()
+        return weights_of(trainer)
+
+    found: dict[str, Any] = {"weights": train(Words(sparse=True), "ddp" if WORLD > 1 else "sp"), "refused": []}
+    for options in ({"sparse": True}, {"half": True}) if WORLD > 1 else ():
+        try:
+            train(Words(**options), "fsdp")
+        except ValueError as error:
+            found["refused"].append(str(error))
+    return found
+
+
 class Late(TrainerCallback):
     """One process begins later than the other, and steps take their time."""
 
@@ -261,7 +301,7 @@ def by_time(folder: Path) -> dict[str, Any]:
     return {"evaluated": evaluated, "saved": len(list(folder.glob("checkpoint-*")))}
 
 
-TASKS = (by_time, best, stopped, rewound, adapter, own_save, own_writing, full_disk, generated, pushed, searched)
+TASKS = (by_time, best, stopped, rewound, adapter, own_save, own_writing, full_disk, generated, pushed, searched, words)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -94,6 +94,13 @@ def test_one_process_asks_for_hyperparameters(found: dict[int, dict[str, Any]]) 
     assert first["steps"] == found[1]["searched"]["steps"] == 3
 
 
+def test_sparse_gradients_and_what_cannot_be_in_parts(found: dict[int, dict[str, Any]]) -> None:
+    assert distance(found[2]["words"]["weights"], found[1]["words"]["weights"]) < 1e-12
+    sparse, half = found[2]["words"]["refused"]
+    assert "build words with sparse=False" in sparse
+    assert "words.weight is torch.float64, head.weight is torch.bfloat16" in half
+
+
 def test_one_clock_decides(found: dict[int, dict[str, Any]]) -> None:
     first, last = found[2]["by_time"], found[2]["last"]["by_time"]
     assert first == last

@@ -154,6 +154,26 @@ def test_gradients_are_clipped_and_the_norm_before_is_logged(make_args: Make) ->
     assert clipped == pytest.approx(0.1, rel=1e-4)
 
 
+class MeanOfWords(nn.Module):
+    def __init__(self, *, sparse: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.head = nn.Embedding(20, 4, sparse=sparse), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        return {"loss": F.cross_entropy(self.head(self.words(x).mean(1)), labels)}
+
+
+def test_sparse_gradients_are_clipped_like_others(make_args: Make) -> None:
+    torch.manual_seed(1)
+    rows = [{"x": torch.randint(0, 20, (5,)), "labels": torch.tensor(number % 3)} for number in range(16)]
+    options: dict[str, Any] = {"optim": "sgd", "max_grad_norm": 0.1, "gradient_accumulation_steps": 2}
+    sparse, dense = (train(make_args, MeanOfWords(sparse=kind), rows, **options) for kind in (True, False))
+    assert logged(sparse, "grad_norm") == pytest.approx(logged(dense, "grad_norm"))
+    for ours, expected in zip(sparse.model.parameters(), dense.model.parameters(), strict=True):
+        torch.testing.assert_close(ours, expected)
+
+
 @pytest.mark.parametrize("optim", ["auto", "muon", "adafactor", "adamw_torch_fused", "rmsprop", "adagrad"])
 def test_optimizers_by_name_learn(make_args: Make, optim: str) -> None:
     model = tiny_bert() if optim == "muon" else None

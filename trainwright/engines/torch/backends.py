@@ -126,10 +126,12 @@ class DistributedProcesses(SingleProcess):
     def reduce_gradients(self, parameters: Iterable[Tensor]) -> None:
         # A process without samples in this step has no gradients, but the others wait for its zeros.
         every = [p for p in parameters if p.requires_grad]
-        present = torch.tensor([p.grad is not None for p in every], dtype=torch.uint8)
-        dist.all_reduce(present, op=dist.ReduceOp.MAX, group=self._host)
-        used = [p for p, is_used in zip(every, present.tolist(), strict=True) if is_used]
-        for bucket in _buckets(used):
+        kinds = torch.tensor([_kind(p.grad) for p in every], dtype=torch.uint8)
+        dist.all_reduce(kinds, op=dist.ReduceOp.MAX, group=self._host)
+        pairs = list(zip(every, kinds.tolist(), strict=True))
+        for parameter in (p for p, kind in pairs if kind == _SPARSE):
+            parameter.grad = self._sum_of_sparse(_rows_of(parameter))
+        for bucket in _buckets([p for p, kind in pairs if kind == _DENSE]):
             gradients = []
             for parameter in bucket:
                 if parameter.grad is None:
@@ -140,6 +142,19 @@ class DistributedProcesses(SingleProcess):
             sizes = [gradient.numel() for gradient in gradients]
             for gradient, summed in zip(gradients, flat.split(sizes), strict=True):
                 gradient.copy_(summed.view_as(gradient))
+
+    def _sum_of_sparse(self, gradient: Tensor) -> Tensor:
+        """Of an embedding's rows, of which each process has others; in the order of processes, as sums depend on it."""
+        counts = self.gather(gradient._nnz())
+        missing = max(counts) - gradient._nnz()
+        parts = []
+        # The rows' numbers are the second dimension of their indices, and the first of their values.
+        for own, padding in ((gradient.indices().t(), 0), (gradient.values(), 0.0)):
+            padded = torch.cat([own, own.new_full((missing, *own.shape[1:]), padding)]).contiguous()
+            every = [torch.empty_like(padded) for _ in counts]
+            dist.all_gather(every, padded, group=self._group(padded))
+            parts.append(torch.cat([part[:count] for part, count in zip(every, counts, strict=True)]))
+        return torch.sparse_coo_tensor(parts[0].t(), parts[1], gradient.shape).coalesce()
 
     def sum(self, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -172,6 +187,24 @@ class DistributedProcesses(SingleProcess):
 def _moves_host_memory() -> bool:
     """Whether the group that there is takes tensors in main memory."""
     return "cpu" in str(dist.get_backend_config()) or dist.get_backend() in ("gloo", "mpi")
+
+
+_NONE, _DENSE, _SPARSE = 0, 1, 2
+
+
+def _kind(gradient: Tensor | None) -> int:
+    if gradient is None:
+        return _NONE
+    return _SPARSE if gradient.is_sparse else _DENSE
+
+
+def _rows_of(parameter: Tensor) -> Tensor:
+    """The sparse gradient of ``parameter``; without any rows, where it has none."""
+    if parameter.grad is not None:
+        return parameter.grad.coalesce()
+    indices = torch.zeros((1, 0), dtype=torch.int64, device=parameter.device)
+    values = parameter.new_zeros((0, *parameter.shape[1:]))
+    return torch.sparse_coo_tensor(indices, values, parameter.shape).coalesce()
 
 
 def _buckets(parameters: list[Tensor]) -> Iterable[list[Tensor]]:

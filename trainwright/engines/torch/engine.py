@@ -21,7 +21,7 @@ from trainwright.engines.torch.nonfinite import GradientCheck, is_bad, skips_on_
 from trainwright.engines.torch.own_time import Untimed, sum_told
 from trainwright.engines.torch.precision import Precision
 from trainwright.engines.torch.schedules import needs_metric
-from trainwright.engines.torch.strategies.base import Strategy, silenced
+from trainwright.engines.torch.strategies.base import Strategy, dense_part, silenced
 from trainwright.engines.torch.targets import count_rows, unwrap
 
 
@@ -378,11 +378,6 @@ class TorchEngine:
 
     def release_memory(self) -> None:
         release_memory(self.device)
-
-
-def dense_part(gradient: Tensor) -> Tensor:
-    """The values of a gradient; a sparse one (of an embedding) has zeros besides."""
-    return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 def _nothing() -> None:

@@ -105,11 +105,34 @@ class Strategy:
 
     def clip(self, parameters: Sequence[Tensor], most: float) -> Tensor:
         """Scale gradients so that their norm over the whole model is at most ``most``; returns what it was."""
-        return nn.utils.clip_grad_norm_(parameters, most)
+        try:
+            return nn.utils.clip_grad_norm_(parameters, most)
+        except NotImplementedError:
+            # torch has no norm of sparse gradients; nothing has been scaled yet.
+            return self._clip_sparse(parameters, most)
+
+    def _clip_sparse(self, parameters: Sequence[Tensor], most: float) -> Tensor:
+        parts = []
+        for parameter in parameters:
+            if parameter.grad is not None:
+                if parameter.grad.is_sparse:
+                    # Only so are its values its own.
+                    parameter.grad = parameter.grad.coalesce()
+                parts.append(dense_part(parameter.grad))
+        norm = self.norm(parts)
+        share = (most / (norm + 1e-6)).clamp(max=1.0)
+        for part in parts:
+            part.mul_(share.to(part.device))
+        return norm
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """The norm over the whole model."""
         return nn.utils.get_total_norm(gradients)
+
+
+def dense_part(gradient: Tensor) -> Tensor:
+    """The values of a gradient; a sparse one (of an embedding) has zeros besides."""
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
 
 
 @contextlib.contextmanager

@@ -79,6 +79,7 @@ class ShardedFSDP(Strategy):
             else OffloadPolicy(),
         }
         blocks = blocks_of(root, self.options.blocks, self.options.min_parameters)
+        _refuse_unsuitable([*blocks, root])
         if self.options.activation_checkpointing:
             checkpoint_activations(root, blocks)
         for block in blocks:
@@ -202,6 +203,30 @@ def _forget_gradients(part: FSDPModule) -> None:
         parameter.unsharded_accumulated_grad = None
         if hasattr(parameter, "_unsharded_param"):
             parameter._unsharded_param.grad = None
+
+
+def _refuse_unsuitable(groups: list[nn.Module]) -> None:
+    """Before anything is moved: torch would say it in the middle of the first step, without names."""
+    seen: set[nn.Parameter] = set()
+    for group in groups:
+        first: tuple[str, nn.Parameter] | None = None
+        for name, parameter in group.named_parameters():
+            if parameter in seen or not parameter.requires_grad:
+                continue
+            seen.add(parameter)
+            first = first or (name, parameter)
+            if parameter.dtype != first[1].dtype:
+                raise ValueError(
+                    f"backend='fsdp' gathers {type(group).__name__} at once, so what is trained in it must have one "
+                    f"dtype: {first[0]} is {first[1].dtype}, {name} is {parameter.dtype}. Cast the model "
+                    "(model.to(torch.float32)), or use backend='ddp'."
+                )
+    for name, module in groups[-1].named_modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
+            raise ValueError(
+                f"backend='fsdp' cannot sum sparse gradients: build {name or 'the model'} with sparse=False, or use "
+                "backend='ddp'."
+            )
 
 
 def local_part(tensor: Any) -> Tensor:
