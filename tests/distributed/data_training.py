@@ -367,7 +367,9 @@ def evaluating(folder: Path) -> dict[str, Any]:
 
 def sharded_model(folder: Path, count: int) -> list[float]:
     """Losses of evaluations in a training whose model is in parts: no process may run a batch more than another."""
-    more = {} if WORLD == 1 else {"backend": "fsdp"}
+    more: dict[str, Any] = {} if WORLD == 1 else {"backend": "fsdp"}
+    # The same whole batch on one, two and three processes.
+    more["per_device_train_batch_size"] = 6 // WORLD
     losses: list[float] = []
     for data in (rows(count), Lines(count)):
         args = arguments(folder, max_steps=2, eval_strategy="steps", eval_steps=1, **more)
