@@ -279,6 +279,27 @@ def test_a_search_tries_arguments_and_puts_them_back(make_args: Make, tmp_path: 
     assert not trainer.state.is_hyper_param_search
 
 
+def test_a_trial_that_is_given_up_leaves_no_checkpoint(make_args: Make, tmp_path: Path) -> None:
+    import optuna
+
+    class Hopeless(optuna.pruners.BasePruner):
+        def prune(self, study: Any, trial: Any) -> bool:
+            return trial.number == 0
+
+    rows = classification_rows(16)
+    args = make_args(max_steps=4, eval_strategy="steps", eval_steps=2, save_strategy="steps", save_steps=4)
+    trainer = Trainer(model_init=lambda: Plain().float(), args=args, train_dataset=rows, eval_dataset=rows)
+    best = trainer.hyperparameter_search(
+        lambda trial: {"learning_rate": trial.suggest_float("learning_rate", 1e-3, 1e-1)},
+        n_trials=2,
+        pruner=Hopeless(),
+    )
+    assert best.run_id == "1"
+    saved = [path.relative_to(tmp_path / "run").as_posix() for path in (tmp_path / "run").glob("*/checkpoint-*")]
+    assert saved == ["run-1/checkpoint-4"]
+    assert not (tmp_path / "run/run-0/events.jsonl").exists()
+
+
 def test_a_search_refuses_what_it_cannot_do(make_args: Make) -> None:
     rows = classification_rows(8)
     with pytest.raises(ValueError, match="model_init="):

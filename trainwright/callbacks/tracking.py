@@ -16,7 +16,7 @@ from trainwright.callbacks.environment import environment_facts
 from trainwright.config.fields import AllFields, ours
 from trainwright.config.secrets import redacted, redacted_values
 from trainwright.core.callback import TrainerCallback
-from trainwright.core.errors import Preempted
+from trainwright.core.errors import GivenUp, Preempted
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.core.tracker import TrackedRun, Tracker, scalars
 
@@ -64,7 +64,7 @@ class TrackerCallback(TrainerCallback):
 
     def on_train_failed(self, error: BaseException | None = None) -> None:
         """Called when training raises: trackers learn that the run did not end well."""
-        self._close("stopped" if isinstance(error, (KeyboardInterrupt, Preempted)) else "failed")
+        self._close("stopped" if isinstance(error, (KeyboardInterrupt, Preempted, GivenUp)) else "failed")
 
     def tell(self, verb: str, *values: Any) -> None:
         """Call a method of every tracker; after a training its run is opened again for it."""

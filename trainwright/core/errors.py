@@ -64,6 +64,10 @@ class Rewind(BaseException):
         self.step, self.batches = step, batches
 
 
+class GivenUp(BaseException):
+    """Raised to leave a trial of a hyperparameter search that goes nowhere: nothing went wrong, nothing is saved."""
+
+
 def lost_a_peer(error: BaseException) -> bool:
     """Whether another process of the run is gone, and this error only says so.
 

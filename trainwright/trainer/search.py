@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainwright.core.backend import Backend
+from trainwright.core.errors import GivenUp
 from trainwright.core.results import BestRun
 
 Objective = Callable[[dict[str, float]], Any]
@@ -30,7 +31,7 @@ class Search:
             self.trial.report(self.objective(dict(metrics)), step)
             is_hopeless = self.trial.should_prune()
         if self._backend.gather(is_hopeless)[0]:
-            raise _import_optuna().TrialPruned()
+            raise GivenUp
 
 
 def search_hyperparameters(
@@ -82,7 +83,10 @@ def _lead(
         chosen = Chosen(space(trial), trial.number, dict(trial.params), may_prune=not several)
         _refuse_unknown(trainer.args, chosen.arguments)
         trainer._backend.gather(chosen)
-        return run_trial(trainer, trial, chosen, objective)
+        try:
+            return run_trial(trainer, trial, chosen, objective)
+        except GivenUp:
+            raise optuna.TrialPruned from None
 
     study.optimize(run, n_trials=n_trials, timeout=timeout, n_jobs=jobs)
     best = study.best_trials[0] if several else study.best_trial
@@ -94,7 +98,7 @@ def _follow(trainer: Any, objective: Objective) -> BestRun:
     while isinstance(told := trainer._backend.gather(None)[0], Chosen):
         try:
             run_trial(trainer, optuna.trial.FixedTrial(told.parameters, told.number), told, objective)
-        except optuna.TrialPruned:
+        except GivenUp:
             continue
     return told
 

@@ -160,6 +160,21 @@ def test_what_a_graph_loses_is_refused(what: str, engine: str, tmp_path: Path) -
     assert "engine_check=False" in str(refused.value)
 
 
+class NotByTorch(Dense):
+    def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        if not torch.compiler.is_exporting():
+            raise RuntimeError("not implemented for 'Half'")
+        return super().forward(x, labels)
+
+
+@pytest.mark.parametrize("engine", ["seam"], indirect=True)
+def test_an_error_of_torchs_own_run_says_how_to_leave_it_out(engine: str, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="not implemented") as failed:
+        train(tmp_path / "a", engine, NotByTorch())
+    assert any("engine_check=False" in note for note in failed.value.__notes__)
+    assert train(tmp_path / "b", engine, NotByTorch(), engine_check=False).trainer.state.global_step == 4
+
+
 @pytest.mark.parametrize("engine", OTHERS, indirect=True)
 def test_unless_it_is_wanted(engine: str, tmp_path: Path) -> None:
     assert train(tmp_path, engine, Beside("backward"), engine_check=False).trainer.state.global_step == 4

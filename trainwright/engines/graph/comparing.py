@@ -61,6 +61,9 @@ class Comparison:
                 if gradients:
                     found.gradients = _gradients(found.outputs[0], model)
             found.buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        except Exception as error:
+            error.add_note("trainwright: in torch's own run of the first batch, which engine_check=False leaves out.")
+            raise
         finally:
             with torch.no_grad():
                 for name, buffer in kept.items():
