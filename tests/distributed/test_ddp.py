@@ -114,7 +114,7 @@ def test_a_recipe_does_the_same_on_two_processes(tmp_path: Path) -> None:
     close(together[0]["weights"], alone["weights"], 1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_drop_last_drops_the_same_rows_everywhere(tmp_path: Path) -> None:
     alone = launch("drop_last", tmp_path, 1)[0]["43"]
     together = [answer["43"] for answer in launch("drop_last", tmp_path, 2)]
@@ -157,7 +157,7 @@ def test_modules_log_and_step_the_same_on_two_processes(tmp_path: Path) -> None:
     assert any("eval_b_hits" in entry for entry in logs)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_the_pymarlin_door_on_two_processes(tmp_path: Path) -> None:
     """The global batch is the same, so is the result; validation has every row once, on every process."""
     alone = launch("marlin", tmp_path, 1)[0]

@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_said(
     assert not (tmp_path / "a.sbatch").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_two_nodes_save_are_queued_again_and_go_on(
     slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -142,7 +142,7 @@ def test_the_wide_network_keeps_its_accuracy_at_90_percent(tmp_path: Path, reque
     assert mean(found) - mean(floors) >= 20
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(1500)
 def test_the_narrow_network_at_90_and_95_percent(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     shares: dict[float, list[float]] = {0.9: [], 0.95: []}
@@ -173,7 +173,7 @@ def test_int8_training_keeps_zeros_and_accuracy(tmp_path: Path, request: pytest.
     assert mean(shares) >= 0.99
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(1500)
 def test_two_bits_can_be_learned(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """In each seed: better than rounding at the end, with and without as much training before it."""

@@ -201,7 +201,7 @@ def test_compiled_code_follows_the_switches() -> None:
     assert losses(True) == losses(False)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_inductor_follows_too() -> None:
     training = Training([QuantizationModifier(start_epoch=0.5)], build=Chain, batches=pictures_batch)
     training.model.compile()
