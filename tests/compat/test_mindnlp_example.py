@@ -184,4 +184,8 @@ def test_ms_dtype_gives_a_model_in_that_precision(tmp_path: Path) -> None:
     trainer = run(tmp_path / "run", model, data, max_steps=4, learning_rate=1e-3)
     assert all(math.isfinite(loss) for loss in logged(trainer, "loss"))
     assert all(bool(torch.isfinite(value).all()) for value in trainer.model.parameters())
+    # Steps that are not finite would be left out, and the weights be what they were.
+    assert all(math.isfinite(norm) for norm in logged(trainer, "grad_norm"))
+    before, after = untrained.state_dict(), trainer.model.state_dict()
+    assert not torch.equal(after["classifier.weight"], before["classifier.weight"].half())
     assert trainer.model.dtype == torch.float16

@@ -163,3 +163,42 @@ def test_operations_compiled_equal_torch(topic: str) -> None:
     gradients = dict(zip(trained, outputs, strict=True))
     for number, (case, known) in enumerate(zip(cases, expected, strict=True)):
         _check(case, known, results[number], [gradients.get((number, at)) for at in range(len(known.tensors))])
+
+
+_aten, _generator = torch.ops.aten, torch.Generator().manual_seed(0)
+small = (torch.randn(2, 4, 8, generator=_generator) * 0.01 + 0.02).half()
+large, shares = torch.full((3, 400), 300.0).half(), torch.rand(3, 400, generator=_generator).half()
+IN_FULL: dict[str, tuple[Any, torch.Tensor, tuple[Any, ...]]] = {
+    "layer norm": (_aten.native_layer_norm.default, small, ([8], None, None, 1e-12)),
+    "group norm": (_aten.native_group_norm.default, small, (None, None, 2, 4, 8, 2, 1e-12)),
+    "rms norm": (_aten._fused_rms_norm.default, small, ([8], None, 1e-12)),
+    "softmax": (_aten._softmax.default, shares, (-1, False)),
+    "log-softmax": (_aten._log_softmax.default, shares, (-1, False)),
+    "mean": (_aten.mean.dim, large, ([1],)),
+    "variance": (_aten.var.correction, large * shares, ([1],)),
+    "length": (_aten.linalg_vector_norm.default, large / 10, (2, [1])),
+}
+
+
+@pytest.mark.parametrize("name", list(IN_FULL))
+def test_halves_are_summed_and_normalized_in_full(name: str) -> None:
+    """As torch does it: in float16 a square, or a deviation's third power, would leave the range on the way."""
+    operation, values, rest = IN_FULL[name]
+    framework, given = MindSporeFramework(), values.clone().requires_grad_()
+
+    def first(result: Any) -> Any:
+        return result[0] if isinstance(result, tuple) else result
+
+    expected = first(operation(given, *rest))
+    weights = torch.linspace(0.5, 1.5, expected.numel()).view(expected.shape).half()
+    (slope,) = torch.autograd.grad((expected * weights).float().sum(), given)
+
+    def loss(array: Any) -> tuple[Any, Any]:
+        result = first(OPERATIONS[operation](array, *rest))
+        return (result * framework.array(weights)).astype(mindspore.float32).sum(), result
+
+    (_, found), ours = mindspore.value_and_grad(loss, 0, has_aux=True)(framework.array(values))
+    for mine, theirs in ((found, expected.detach()), (ours, slope)):
+        mine = framework.tensor(mine)
+        assert mine.dtype is torch.float16
+        assert float((mine.float() - theirs.float()).norm()) < 0.03 * float(theirs.float().norm())

@@ -12,7 +12,7 @@ from mindspore import ops
 
 from trainwright.engines.mindspore.arrays import torch_type
 from trainwright.engines.mindspore.operations.arithmetic import clamp, tanh
-from trainwright.engines.mindspore.operations.types import Number, cast, constant
+from trainwright.engines.mindspore.operations.types import Number, cast, constant, widened
 
 aten = torch.ops.aten
 #: How losses are gathered over elements, by torch's numbers for it.
@@ -105,8 +105,9 @@ def softmax(array: Array, dim: int, half_to_float: bool | torch.dtype | None = F
     array = _soft_input(array, half_to_float)
     if array.ndim == 0:
         return ops.exp(array - array)
-    powers = ops.exp(array - ops.stop_gradient(_largest(array, dim)))
-    return powers / ops.sum(powers, dim, True)
+    wide = widened(array)
+    powers = ops.exp(wide - ops.stop_gradient(_largest(wide, dim)))
+    return cast(powers / ops.sum(powers, dim, True), torch_type(array))
 
 
 def log_softmax(array: Array, dim: int, half_to_float: bool | torch.dtype | None = False) -> Array:
@@ -114,8 +115,9 @@ def log_softmax(array: Array, dim: int, half_to_float: bool | torch.dtype | None
     array = _soft_input(array, half_to_float)
     if array.ndim == 0:
         return array - array
-    shifted = array - ops.stop_gradient(_largest(array, dim))
-    return shifted - ops.log(ops.sum(ops.exp(shifted), dim, True))
+    wide = widened(array)
+    shifted = wide - ops.stop_gradient(_largest(wide, dim))
+    return cast(shifted - ops.log(ops.sum(ops.exp(shifted), dim, True)), torch_type(array))
 
 
 def _soft_input(array: Array, dtype: bool | torch.dtype | None) -> Array:

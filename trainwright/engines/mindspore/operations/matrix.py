@@ -13,7 +13,7 @@ from mindspore import ops
 from trainwright.engines.mindspore.arrays import torch_type
 from trainwright.engines.mindspore.operations.reduction import mean
 from trainwright.engines.mindspore.operations.shape import reshape
-from trainwright.engines.mindspore.operations.types import Number, constant
+from trainwright.engines.mindspore.operations.types import Number, cast, constant, widened
 
 aten = torch.ops.aten
 
@@ -49,10 +49,11 @@ def _standardized(array: Array, dims: Sequence[int], eps: float) -> tuple[Array,
 
 
 def _scaled(array: Array, weight: Array | None, bias: Array | None, shape: Sequence[int] | None = None) -> Array:
+    dtype = torch_type(array)
     if weight is not None:
-        array = array * (weight if shape is None else reshape(weight, shape))
+        array = array * cast(weight if shape is None else reshape(weight, shape), dtype)
     if bias is not None:
-        array = array + (bias if shape is None else reshape(bias, shape))
+        array = array + cast(bias if shape is None else reshape(bias, shape), dtype)
     return array
 
 
@@ -61,8 +62,8 @@ def layer_norm(
 ) -> tuple[Array, Array, Array]:
     """Normalized over the last dimensions; and the mean and inverse deviation."""
     dims = tuple(range(array.ndim - len(shape), array.ndim))
-    result, centre, _, scale = _standardized(array, dims, eps)
-    return _scaled(result, weight, bias), centre, scale
+    result, centre, _, scale = _standardized(widened(array), dims, eps)
+    return cast(_scaled(result, weight, bias), torch_type(array)), centre, scale
 
 
 def rms_norm(
@@ -71,8 +72,9 @@ def rms_norm(
     """Divided by the root of the mean square over the last dimensions; and the inverse of that."""
     dims = tuple(range(array.ndim - len(shape), array.ndim))
     smallest = torch.finfo(torch_type(array)).eps if eps is None else eps
-    scale = ops.rsqrt(mean(array * array, dims, keepdim=True) + constant(smallest, torch_type(array)))
-    return _scaled(array * scale, weight, None), scale
+    wide = widened(array)
+    scale = ops.rsqrt(mean(wide * wide, dims, keepdim=True) + constant(smallest, torch_type(wide)))
+    return cast(_scaled(wide * scale, weight, None), torch_type(array)), scale
 
 
 def group_norm(
@@ -86,9 +88,9 @@ def group_norm(
     eps: float,
 ) -> tuple[Array, Array, Array]:
     """Normalized over the channels of each group; and the means and inverse deviations."""
-    result, centre, _, scale = _standardized(reshape(array, [batch, groups, -1]), (2,), eps)
+    result, centre, _, scale = _standardized(widened(reshape(array, [batch, groups, -1])), (2,), eps)
     per_channel = (1, channels) + (1,) * (array.ndim - 2)
-    result = _scaled(reshape(result, array.shape), weight, bias, per_channel)
+    result = cast(_scaled(reshape(result, array.shape), weight, bias, per_channel), torch_type(array))
     return result, reshape(centre, [batch, groups]), reshape(scale, [batch, groups])
 
 
@@ -115,8 +117,8 @@ def batch_norm(
         empty = constant(torch.empty(0), torch_type(array))
         return result, empty, empty, running_mean, running_var
     dims, shape = _per_channel(array)
-    result, centre, spread, scale = _standardized(array, dims, eps)
-    result = _scaled(result, weight, bias, shape)
+    result, centre, spread, scale = _standardized(widened(array), dims, eps)
+    result = cast(_scaled(result, weight, bias, shape), torch_type(array))
     centre, spread, scale = (reshape(value, [-1]) for value in (centre, spread, scale))
     count = array.size // array.shape[1]
     if running_mean is None or running_var is None:
@@ -141,10 +143,11 @@ def batch_norm_fixed(
 ) -> tuple[Array, Array, Array]:
     """Normalized by the running statistics; nothing is measured."""
     _, shape = _per_channel(array)
-    scale = ops.rsqrt(running_var + constant(eps, torch_type(running_var)))
-    result = (array - reshape(running_mean, shape)) * reshape(scale, shape)
+    wide, centre, spread = widened(array), widened(running_mean), widened(running_var)
+    scale = ops.rsqrt(spread + constant(eps, torch_type(spread)))
+    result = (wide - reshape(centre, shape)) * reshape(scale, shape)
     empty = constant(torch.empty(0), torch_type(array))
-    return _scaled(result, weight, bias, shape), empty, empty
+    return cast(_scaled(result, weight, bias, shape), torch_type(array)), empty, empty
 
 
 def attention(

@@ -11,7 +11,7 @@ from mindspore import ops
 
 from trainwright.engines.mindspore.arrays import torch_type
 from trainwright.engines.mindspore.operations.shape import part, permute, reshape
-from trainwright.engines.mindspore.operations.types import Number, cast, constant, dims_of
+from trainwright.engines.mindspore.operations.types import Number, cast, constant, dims_of, widened
 
 aten = torch.ops.aten
 Dims = int | Sequence[int] | None
@@ -27,7 +27,7 @@ def _summable(array: Array, dtype: torch.dtype | None) -> Array:
 def total(array: Array, dims: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Array:
     """The sum over ``dims``."""
     array = _summable(array, dtype)
-    return ops.sum(array, dims_of(array, dims), keepdim) if array.ndim else array
+    return cast(ops.sum(widened(array), dims_of(array, dims), keepdim), torch_type(array)) if array.ndim else array
 
 
 def mean(array: Array, dims: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Array:
@@ -36,7 +36,8 @@ def mean(array: Array, dims: Dims = None, keepdim: bool = False, dtype: torch.dt
     count = 1
     for dim in dims_of(array, dims):
         count *= array.shape[dim]
-    return total(array, dims, keepdim) / constant(count or float("nan"), torch_type(array))
+    wide = widened(array)
+    return cast(total(wide, dims, keepdim) / constant(count or float("nan"), torch_type(wide)), torch_type(array))
 
 
 def product(array: Array, dim: int | None = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Array:
@@ -66,12 +67,13 @@ def variance_and_mean(
     count = 1
     for dim in dims_of(array, dims):
         count *= array.shape[dim]
-    centre = mean(array, dims, keepdim=True)
-    distance = array - centre
+    wide, dtype = widened(array), torch_type(array)
+    centre = mean(wide, dims, keepdim=True)
+    distance = wide - centre
     freedom = max(count - (1 if correction is None else correction), 0)
     spread = total(distance * distance, dims, keepdim)
-    spread = spread / constant(freedom, torch_type(array))
-    return spread, centre if keepdim else reshape(centre, spread.shape)
+    spread = spread / constant(freedom, torch_type(wide))
+    return cast(spread, dtype), cast(centre if keepdim else reshape(centre, spread.shape), dtype)
 
 
 def extreme(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -215,6 +217,8 @@ def vector_norm(
 ) -> Array:
     """The length of vectors, by one of several measures."""
     array = cast(array, dtype)
+    if (wide := widened(array)) is not array:
+        return cast(vector_norm(wide, ord, dims, keepdim), torch_type(array))
     size = ops.abs(array)
     if ord == float("inf"):
         return extreme(ops.amax)(size, dims, keepdim)

@@ -67,6 +67,11 @@ def as_floating(array: Array) -> Array:
     return array if torch_type(array).is_floating_point else cast(array, torch.get_default_dtype())
 
 
+def widened(array: Array) -> Array:
+    """As torch sums and normalizes it: half precision as float32, so that no step on the way leaves its range."""
+    return cast(array, torch.float32) if torch_type(array) in (torch.float16, torch.bfloat16) else array
+
+
 def is_bool(array: Array) -> bool:
     """Whether it holds truth values."""
     return array.dtype == mindspore.bool_
