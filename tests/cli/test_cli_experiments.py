@@ -267,7 +267,7 @@ def test_help_and_lists_answer_without_torch(words: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_launch_hands_on_the_exit_code_of_its_processes(place: Path) -> None:
     def launch(*words: str) -> int:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}

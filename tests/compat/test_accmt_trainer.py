@@ -245,7 +245,7 @@ def test_ctrl_c_with_a_handler_saves_and_raises(tmp_path: Path) -> None:
     assert len(checkpoints(tmp_path)) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_kill_leaves_a_checkpoint_to_go_on_from(tmp_path: Path) -> None:
     process = start(tmp_path, "step", None)
     time.sleep(0.05)

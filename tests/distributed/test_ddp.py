@@ -132,7 +132,7 @@ def test_one_process_alone_may_do_its_step_again(tmp_path: Path) -> None:
     assert [entry["micro_batch"] for entry in together[1]["logs"] if "loss" in entry] == [1] * 4
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_two_processes_resume_and_load_the_best(tmp_path: Path) -> None:
     """With dropout, which each process draws for itself, and BatchNorm, whose statistics they share."""
     answers = launch("resume", tmp_path, 2)

@@ -50,7 +50,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     return weights(folder)
 
 
-@pytest.mark.parametrize("launcher", [[*OURS, "--max-restarts", "1"], [*TORCHRUN, "--max-restarts=1"]])
+@pytest.mark.parametrize(
+    "launcher",
+    [[*OURS, "--max-restarts", "1"], pytest.param([*TORCHRUN, "--max-restarts=1"], marks=pytest.mark.full)],
+)
 def test_a_killed_process_is_started_again_and_the_run_is_the_same(
     launcher: list[str], tmp_path: Path, whole: list[Any]
 ) -> None:

@@ -232,7 +232,7 @@ def kill_and_go_on(folder: Path, point: str) -> Answers:
 
 
 #: (process, call, its number): while the second checkpoint is written, and when it gets its name.
-POINTS = ("1:fsync:3", "0:rename:2")
+POINTS = ("1:fsync:3", pytest.param("0:rename:2", marks=pytest.mark.full))
 
 
 @pytest.fixture(scope="module")

@@ -86,6 +86,7 @@ def test_a_stopped_process_is_named(tmp_path: Path) -> None:
     assert any("stop_myself" in line for line in named["stack"])
 
 
+@pytest.mark.full
 def test_the_next_process_speaks_where_the_first_is_stopped(tmp_path: Path) -> None:
     event = stuck("frozen-0", tmp_path)
     assert event["ranks"] == [0]
