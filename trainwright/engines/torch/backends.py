@@ -148,9 +148,8 @@ class DistributedProcesses(SingleProcess):
         counts = self.gather(gradient._nnz())
         missing = max(counts) - gradient._nnz()
         parts = []
-        # The rows' numbers are the second dimension of their indices, and the first of their values.
-        for own, padding in ((gradient.indices().t(), 0), (gradient.values(), 0.0)):
-            padded = torch.cat([own, own.new_full((missing, *own.shape[1:]), padding)]).contiguous()
+        for own in (gradient.indices().t(), gradient.values()):
+            padded = torch.cat([own, own.new_zeros((missing, *own.shape[1:]))])
             every = [torch.empty_like(padded) for _ in counts]
             dist.all_gather(every, padded, group=self._group(padded))
             parts.append(torch.cat([part[:count] for part, count in zip(every, counts, strict=True)]))

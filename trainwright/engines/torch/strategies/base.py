@@ -108,6 +108,8 @@ class Strategy:
         try:
             return nn.utils.clip_grad_norm_(parameters, most)
         except NotImplementedError:
+            if not any(p.grad is not None and p.grad.is_sparse for p in parameters):
+                raise
             # torch has no norm of sparse gradients; nothing has been scaled yet.
             return self._clip_sparse(parameters, most)
 
