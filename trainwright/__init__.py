@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from trainwright.core.checkpointer import Checkpoint as Checkpoint
     from trainwright.core.checkpointer import Checkpointer as Checkpointer
     from trainwright.core.errors import NonFiniteError as NonFiniteError
+    from trainwright.core.errors import NotSavedError as NotSavedError
     from trainwright.core.errors import Preempted as Preempted
     from trainwright.core.modifier import Modifier as Modifier
     from trainwright.core.module import StepPlan as StepPlan
@@ -79,6 +80,7 @@ _HOMES = {
     "Module": "engines.torch.module",
     "Monitor": "callbacks.monitor",
     "NonFiniteError": "core.errors",
+    "NotSavedError": "core.errors",
     "OptimizerNames": "config",
     "PredictionOutput": "core.results",
     "Preempted": "core.errors",

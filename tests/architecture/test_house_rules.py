@@ -20,7 +20,7 @@ PUBLIC_NAMES = set(
     DataCollatorForPermutationLanguageModeling DataCollatorForSeq2Seq DataCollatorForTokenClassification
     DataCollatorForWholeWordMask DataCollatorWithFlattening DataCollatorWithPadding DefaultDataCollator
     DefaultFlowCallback EMACallback EarlyStoppingCallback EvalLoopOutput EvalPrediction Every ExportableState
-    HubStrategy IntervalStrategy KeepBest Modifier Module Monitor NonFiniteError OptimizerNames Preempted
+    HubStrategy IntervalStrategy KeepBest Modifier Module Monitor NonFiniteError NotSavedError OptimizerNames Preempted
     PredictionOutput
     PrinterCallback ProgressCallback RangeCurriculum RatioCurriculum SaveStrategy SchedulerType StepPlan StepsCurriculum
     Seq2SeqTrainer Seq2SeqTrainingArguments TrackedRun Tracker TrainOutput Trainer TrainerCallback TrainerControl

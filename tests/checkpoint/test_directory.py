@@ -9,12 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.forging import forge
 from trainwright import get_last_checkpoint
 from trainwright.checkpoint.directory import checkpoint_path, list_checkpoints, rotate, sweep
-from trainwright.checkpoint.durable import aside_of, doomed_of, staging_of
-from trainwright.checkpoint.manifest import problems_of
+from trainwright.checkpoint.durable import FileFacts, aside_of, doomed_of, staging_of
+from trainwright.checkpoint.identity import Owner, RunIdentity
+from trainwright.checkpoint.manifest import problems_of, write_manifest
 from trainwright.checkpoint.saver import SaveJob, Saver
 from trainwright.core.events import RunEvents
+
+
+OWNER = Owner(RunIdentity.new())
 
 
 def write_tokenizer(folder: Path) -> None:
@@ -81,13 +86,15 @@ def test_the_newest_good_one_is_used_and_the_damaged_are_named(
 
 
 def test_a_manifest_cannot_point_outside(tmp_path: Path) -> None:
-    from trainwright.checkpoint.durable import FileFacts
-    from trainwright.checkpoint.manifest import write_manifest
-
+    make(tmp_path, 1)
+    folder = tmp_path / "checkpoint-1"
     (tmp_path / "secret").write_text("x")
-    (tmp_path / "checkpoint-1").mkdir()
-    write_manifest(tmp_path / "checkpoint-1", {"../secret": FileFacts(1, "0" * 64)}, 1)
-    assert "not a file name of ours" in problems_of(tmp_path / "checkpoint-1")[0]
+    for name in ("../secret", "/etc/passwd", "a/../../secret", "..\\secret", "", "a//b", "./model.safetensors"):
+        facts = FileFacts(1, "0" * 64)
+        with pytest.raises(ValueError, match="cannot hold a file named"):
+            write_manifest(folder, {name: facts}, 1)
+        forge(folder, files={name: facts._asdict()})
+        assert "not a file name of ours" in problems_of(folder)[0]
 
 
 def test_a_write_that_fails_leaves_nothing_and_an_old_one_untouched(tmp_path: Path) -> None:
@@ -174,11 +181,11 @@ def test_rotation_keeps_what_it_must(
     for step in steps:
         folder = checkpoint_path(run, step)
         folder.mkdir()
-        (folder / "manifest.json").write_text("{}")
+        write_manifest(folder, {}, step, OWNER.run)
     (run / "checkpoint-1000").mkdir()
     ordered = sorted(steps)
     pinned = {ordered[pick % len(ordered)] for pick in (written, best) if pick is not None}
-    rotate(run, limit, *(checkpoint_path(run, step) for step in pinned), None, keep_every=keep_every)
+    rotate(run, OWNER, limit, *(checkpoint_path(run, step) for step in pinned), None, keep_every=keep_every)
     kept = steps_in(run)
     for_good = {step for step in ordered if keep_every and step % keep_every == 0}
     assert pinned | for_good <= set(kept)
@@ -192,5 +199,5 @@ def test_rotation_keeps_what_it_must(
 
 def test_no_limit_lets_nothing_go(tmp_path: Path) -> None:
     make(tmp_path, 1, 2, 3)
-    assert rotate(tmp_path, None) == []
+    assert rotate(tmp_path, OWNER, None) == []
     assert steps_in(tmp_path) == [1, 2, 3]

@@ -282,11 +282,12 @@ def test_nothing_is_said_where_nothing_changed(tmp_path: Path, said: Callable[[]
 def _announce(checkpoint: Path) -> None:
     """Turn the place after an epoch's last batch into the start of the next epoch."""
     from trainwright.checkpoint.durable import facts_of
-    from trainwright.checkpoint.manifest import read_manifest, write_manifest
+    from trainwright.checkpoint.manifest import read_manifest, run_of, write_manifest
 
     path = checkpoint / "training_state.json"
     contents = json.loads(path.read_text())
     contents["data"] |= {"epoch": contents["data"]["epoch"] + 1, "batches": 0, "samples": 0}
     path.write_text(json.dumps(contents))
     manifest = read_manifest(checkpoint)
-    write_manifest(checkpoint, {name: facts_of(checkpoint / name) for name in manifest["files"]}, manifest["step"])
+    facts = {name: facts_of(checkpoint / name) for name in manifest["files"]}
+    write_manifest(checkpoint, facts, manifest["step"], run_of(checkpoint))

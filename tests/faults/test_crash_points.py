@@ -49,7 +49,7 @@ def test_every_operation(folder: Path, operations: list[tuple[str, str]]) -> Non
 
 
 def test_nothing_is_published_before_it_is_on_disk(operations: list[tuple[str, str]]) -> None:
-    """For every checkpoint: each file is forced out before the rename, the manifest last, then folder and parent."""
+    """For every checkpoint: the manifest is written last, and all files and their folder are forced out, then renamed."""
     saves: list[list[tuple[str, str]]] = [[]]
     for name, where in operations:
         if name == "mkdir" and saves[-1]:
@@ -66,8 +66,11 @@ def test_nothing_is_published_before_it_is_on_disk(operations: list[tuple[str, s
             last_write = max(n for n, entry in enumerate(before) if entry == ("write", where))
             assert ("fsync", where) in before[last_write:]
         assert written[-1] == "manifest.json"
-        assert before[-1][0] == "fsync"
-        assert before[-1][1].endswith(".writing"), "the folder itself is forced out last"
+        last_write = max(n for n, (name, _) in enumerate(before) if name == "write")
+        after = [where for name, where in before[last_write:] if name == "fsync"]
+        assert any(where.endswith(".writing") for where in after), "the folder itself too"
+        # Together, after everything is written: a slow disk takes as long for all of them as for one.
+        assert set(written) <= set(after)
 
 
 def test_twenty_kills_at_random_moments(folder: Path, seed: int) -> None:

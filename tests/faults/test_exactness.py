@@ -20,7 +20,7 @@ from torch import Tensor
 from tests.faults.scenarios import SCENARIOS, Scenario, Unrepeatable, Words, streaming
 from trainwright import Trainer, TrainerCallback, TrainingArguments
 from trainwright.core.errors import Preempted
-from trainwright.trainer.capture import callback_tensors
+from trainwright.trainer.checkpoint_texts import callback_tensors
 
 _TIMES = ("runtime", "per_second")
 

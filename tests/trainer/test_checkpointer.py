@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.faults.runner import Net, rows
-from trainwright import Checkpoint, Preempted, Trainer, TrainerCallback, TrainingArguments
+from trainwright import Checkpoint, NotSavedError, Preempted, Trainer, TrainerCallback, TrainingArguments
 from trainwright.checkpoint.states import pack_checkpoint, pack_state, unpack_checkpoint, unpack_state
 from trainwright.core.errors import StopRequested
 
@@ -164,7 +164,9 @@ def test_a_checkpointer_that_fails_does_not_end_the_run(
 
     checkpointer = Failing(tmp_path / "run.zip")
     trainer = build(run_args(), checkpointer)
-    assert trainer.train().global_step == 11
+    with pytest.raises(NotSavedError, match="still down"):
+        trainer.train()
+    assert trainer.state.global_step == 11
     kinds = {event["kind"]: event["message"] for event in trainer._events.recorded}
     assert "the network is down" in kinds["save_failed"]
     assert "still down" in kinds["lost"]

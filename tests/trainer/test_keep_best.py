@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from tests.models import classification_rows, tiny_gpt2, token_rows
 from tests.modules import Classifier, equal
-from trainwright import KeepBest, Trainer, TrainerCallback, TrainingArguments
+from trainwright import KeepBest, NotSavedError, Trainer, TrainerCallback, TrainingArguments
 from trainwright.checkpoint.models import ModelFolder, bytes_of
 
 Args = Callable[..., TrainingArguments]
@@ -69,8 +69,10 @@ def test_a_disk_that_refuses_does_not_end_the_training(
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     keep = KeepBest("train_loss", tmp_path / "file/best", every="1 epoch")
-    output = Trainer(Classifier(), make_args(), train_dataset=classification_rows(), callbacks=[keep]).train()
-    assert output.global_step == 6
+    trainer = Trainer(Classifier(), make_args(), train_dataset=classification_rows(), callbacks=[keep])
+    with pytest.raises(NotSavedError, match="file/best"):
+        trainer.train()
+    assert trainer.state.global_step == 6
     assert "could not be saved" in caplog.text
     assert keep.best is None
 

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from trainwright.callbacks.environment import environment_facts
+from trainwright.config.run_directory import run_directory
 from trainwright.config.secrets import redacted, redacted_values
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.state import TrainerControl, TrainerState
@@ -32,7 +33,7 @@ class RunDirectoryCallback(TrainerCallback):
         self._was_refused = False
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        folder = Path(args.output_dir)
+        folder = run_directory(args)
         folder.mkdir(parents=True, exist_ok=True)
         config = redacted_values(_plain(args.to_dict()))
         (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
@@ -41,7 +42,7 @@ class RunDirectoryCallback(TrainerCallback):
         keep_logged(folder / "metrics.jsonl", state)
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        folder = Path(args.output_dir)
+        folder = run_directory(args)
         if not folder.is_dir():
             return
         line = {"step": state.global_step, "time": round(time.time(), 3), **kwargs["logs"]}
@@ -53,7 +54,7 @@ class RunDirectoryCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         with self._disk_may_refuse("trainer_state.json"):
-            state.save_to_json(Path(args.output_dir) / "trainer_state.json")
+            state.save_to_json(run_directory(args) / "trainer_state.json")
 
     @contextmanager
     def _disk_may_refuse(self, name: str) -> Iterator[None]:

@@ -14,9 +14,11 @@ from typing import Any
 from trainwright.callbacks.delivery import Delivery, finish_all
 from trainwright.callbacks.environment import environment_facts
 from trainwright.config.fields import AllFields, ours
+from trainwright.config.run_directory import run_directory
 from trainwright.config.secrets import redacted, redacted_values
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.errors import GivenUp, Preempted
+from trainwright.core.events import RunEvents
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.core.tracker import TrackedRun, Tracker, scalars
 
@@ -44,7 +46,7 @@ class TrackerCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         facts = environment_facts(kwargs.get("model"), kwargs.get("train_dataloader"))
         self._run = TrackedRun(
-            folder=Path(args.output_dir),
+            folder=run_directory(args),
             config=args.to_sanitized_dict(),
             facts=facts,
             name=redacted(args.run_name) if args.run_name else None,
@@ -60,7 +62,8 @@ class TrackerCallback(TrainerCallback):
         self.tell("log", scalars(kwargs["logs"]), state.global_step)
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._close("done", state.global_step)
+        events: RunEvents | None = kwargs.get("events")
+        self._close("failed" if events is not None and events.unsaved else "done", state.global_step)
 
     def on_train_failed(self, error: BaseException | None = None) -> None:
         """Called when training raises: trackers learn that the run did not end well."""

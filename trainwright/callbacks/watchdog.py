@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any
 
 from trainwright.callbacks.signs_of_life import SignsOfLife, Verdict
+from trainwright.config.run_directory import run_directory
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.events import RunEvents
 from trainwright.core.state import TrainerControl, TrainerState
@@ -83,7 +84,7 @@ class WatchdogCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._end_watch()
-        self._folder, self._state = Path(args.output_dir), state
+        self._folder, self._state = run_directory(args), state
         self._watched_thread = threading.get_ident()
         self._forget_times()
         if self.world_size > 1:

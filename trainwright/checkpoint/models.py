@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import re
@@ -13,8 +14,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from trainwright.checkpoint.durable import aside_of, discard, staging_of, sync_file, sync_folder, write_text
+from trainwright.checkpoint.durable import aside_of, discard, force_folder, staging_of, sync_folder, write_text
+from trainwright.checkpoint.left_out import LeftOut
 from trainwright.checkpoint.weights import save_config
+from trainwright.core.json_files import read_json
+
+logger = logging.getLogger("trainwright")
 
 STATUS = "status.json"
 BIN = "pytorch_model"
@@ -49,17 +54,33 @@ class ModelFolder:
         draft = staging_of(self.path)
         discard(draft)
         draft.mkdir(parents=True)
-        save_pretrained: Any = getattr(model, "save_pretrained", None)
-        if self._safe and callable(save_pretrained):
-            save_pretrained(str(draft), max_shard_size=self._shard_size)
-        else:
-            save_config(model, draft)
-            _write_tensors(_plain_tensors(model, apart=self._safe), draft, self._shard_size, safe=self._safe)
+        self._write(model, draft)
+        # Names of files and, of those in sub-folders, of the folder: what is replaced by the next model.
         written = sorted(path.name for path in draft.iterdir())
-        for name in written:
-            sync_file(draft / name)
-        write_text(draft / STATUS, json.dumps({**_strict(status), "files": written}, indent=2) + "\n")
+        status = {**_strict(status), "files": written}
+        write_text(draft / STATUS, json.dumps(status, indent=2) + "\n", force=False)
+        force_folder(draft)
         self._take_place(draft)
+
+    def _write(self, model: nn.Module, draft: Path) -> None:
+        """By the model's own code where it has some; in the plain form where it has none, or that fails."""
+        left_out = LeftOut()
+        save_pretrained: Any = getattr(model, "save_pretrained", None)
+        is_written = False
+        if self._safe and callable(save_pretrained):
+
+            def write() -> bool:
+                save_pretrained(str(draft), max_shard_size=self._shard_size)
+                return True
+
+            is_written = left_out.attempt("the files that its own code writes", write, False)
+        if not is_written:
+            discard(draft)
+            draft.mkdir()
+            left_out.attempt("its configuration", lambda: save_config(model, draft), None)
+            _write_tensors(_plain_tensors(model, apart=self._safe), draft, self._shard_size, safe=self._safe)
+        for what in left_out.reasons:
+            logger.error("The model in %s is saved without %s.", self.path, what)
 
     def clean_up(self) -> None:
         """Finish what a killed process had begun: there is a whole model, or none, afterwards."""
@@ -73,7 +94,6 @@ class ModelFolder:
 
     def _take_place(self, draft: Path) -> None:
         self.clean_up_aside()
-        sync_folder(draft)
         old = aside_of(self.path)
         if self.path.exists():
             os.rename(self.path, old)
@@ -100,7 +120,7 @@ class ModelFolder:
 def _files_of(folder: Path) -> list[str]:
     """The files that a save wrote into ``folder``, by its status; of another's folder, none."""
     try:
-        listed = json.loads((folder / STATUS).read_text(encoding="utf-8"))["files"]
+        listed = read_json(folder / STATUS)["files"]
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return [str(name) for name in listed] if isinstance(listed, list) else []

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from trainwright.checkpoint.durable import Chunk
+from trainwright.checkpoint.layout import strides_as_metadata, unusual_strides
 
 _NAMES: dict[torch.dtype, str] = {
     torch.float64: "F64",
@@ -47,6 +48,7 @@ class TensorPack:
         # Widest types first: then every tensor starts at a multiple of its element size, and nothing has gaps.
         self._names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
         self._kinds = {name: (tensors[name].dtype, tuple(tensors[name].shape)) for name in self._names}
+        self._strides = unusual_strides(tensors)
         self._header, sizes = _layout(self._names, tensors)
         self.size = sum(sizes)
         self._on_device = any(tensor.is_cuda for tensor in tensors.values())
@@ -60,8 +62,10 @@ class TensorPack:
         self._copied: torch.cuda.Event | None = None
 
     def fits(self, tensors: Mapping[str, Tensor]) -> bool:
-        """Whether ``tensors`` have the names, shapes and types this pack was made for."""
+        """Return True if ``tensors`` have the names, shapes, strides and types this pack was made for."""
         if self._on_device != any(tensor.is_cuda for tensor in tensors.values()):
+            return False
+        if self._strides != unusual_strides(tensors):
             return False
         return {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()} == self._kinds
 
@@ -79,28 +83,35 @@ class TensorPack:
         """The file's bytes; waits for copies from a GPU."""
         if self._copied is not None:
             self._copied.synchronize()
-        return [_head(self._header, metadata), self._body.numpy().data]
+        notes = {**strides_as_metadata(self._strides), **(metadata or {})}
+        return [_head(self._header, notes), self._body.numpy().data]
 
 
 def file_chunks(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> list[Chunk]:
     """The bytes of a safetensors file with ``tensors``, which are in main memory already or small."""
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header, _ = _layout(names, tensors)
+    metadata = {**(metadata or {}), **strides_as_metadata(unusual_strides(tensors))}
     bodies = [tensors[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy() for name in names]
     return [_head(header, metadata), *(body.data for body in bodies)]
+
+
+def unstorable(tensors: Mapping[str, Tensor]) -> str | None:
+    """The name of a tensor whose type a safetensors file cannot hold; None where there is none."""
+    return next((name for name, tensor in tensors.items() if tensor.dtype not in _NAMES), None)
 
 
 def _layout(names: list[str], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Any], list[int]]:
     header: dict[str, Any] = {}
     sizes: list[int] = []
     start = 0
+    if wrong := unstorable(tensors):
+        raise ValueError(
+            f"{wrong} is of type {tensors[wrong].dtype}, which safetensors cannot hold: keep it out of the state dict "
+            "(register_buffer(..., persistent=False)) or convert it."
+        )
     for name in names:
         tensor = tensors[name]
-        if tensor.dtype not in _NAMES:
-            raise ValueError(
-                f"{name} is of type {tensor.dtype}, which safetensors cannot hold: keep it out of the state dict "
-                "(register_buffer(..., persistent=False)) or convert it."
-            )
         size = math.prod(tensor.shape) * tensor.element_size()
         header[name] = {
             "dtype": _NAMES[tensor.dtype],

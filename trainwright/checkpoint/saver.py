@@ -3,8 +3,8 @@
     training thread                          background thread
     fill: small files into the staging folder
     copy tensors to main memory              (or here, until the next update of the weights)
-    go on training                           write, hash, fsync
-                                             manifest, rename, fsync the parent
+    go on training                           write and hash all files, the manifest last
+                                             fsync all of them together, rename, fsync the parent
                                              let older checkpoints go
 
 A save that fails leaves nothing behind, touches no older checkpoint, is recorded as an event, and training goes on.
@@ -18,25 +18,28 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from trainwright.checkpoint.adopted import adopt_files
+from trainwright.checkpoint.directory import set_aside
 from trainwright.checkpoint.durable import (
     Chunk,
     FileFacts,
     discard,
+    force_folder,
+    force_to_disk,
     publish,
     staging_of,
-    sync_file,
-    sync_folder,
     write_file,
     write_text,
 )
-from trainwright.checkpoint.manifest import NAME as MANIFEST
-from trainwright.checkpoint.manifest import has_manifest, write_manifest
+from trainwright.checkpoint.identity import RunIdentity
+from trainwright.checkpoint.left_out import LeftOut, in_words
+from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, problems_of, run_of, write_manifest
 from trainwright.checkpoint.together import Together
 from trainwright.core.events import RunEvents
 
@@ -84,6 +87,10 @@ class SaveJob:
     shared: Shared | None = None
     #: What went wrong before anything was written.
     failure: BaseException | None = None
+    #: The run that it belongs to.
+    run: RunIdentity | None = None
+    #: What code that is not ours could not add to it.
+    left_out: LeftOut = field(default_factory=LeftOut)
 
 
 class TornCopy(RuntimeError):
@@ -108,11 +115,15 @@ class Saver:
         self._copied.set()
         #: The step whose save failed and was not made up for since.
         self.failed_step: int | None = None
+        #: Why the last save that failed did.
+        self.failure: str | None = None
         self.last_saved: Path | None = None
         #: Something other than an update writes weights: copy in the training thread from now on.
         self.copies_at_once = False
         #: A copy was of no use, and its moment is to be made up for.
         self.owes_a_save = False
+        #: What is known to be missing from checkpoints, so that each save need not say it again.
+        self._said_missing: set[str] = set()
 
     @property
     def busy(self) -> bool:
@@ -148,13 +159,16 @@ class Saver:
     def _begin(self, job: SaveJob) -> bool:
         """Check the room and let the training thread write its part; False if that failed."""
         try:
+            if job.failure is not None:
+                raise job.failure
             job.target.parent.mkdir(parents=True, exist_ok=True)
             needed = int(job.size * 1.02) + _SMALL_FILES
             free = shutil.disk_usage(job.target.parent).free
             if free < needed:
                 raise OSError(errno.ENOSPC, f"needs {megabytes(needed)}, {megabytes(free)} are free")
             self._fill_staging(job)
-        except (OSError, _library_error()) as error:
+        except Exception as error:
+            # Anything: a model's own code may have been called.
             if job.shared is not None:
                 # The others are about to ask.
                 job.failure = error
@@ -201,6 +215,7 @@ class Saver:
         self._events.record(
             "saved", f"{job.target.name} is saved.", step=job.step, level=logging.DEBUG, seconds=seconds
         )
+        self._say_what_is_missing(job)
         if job.shared is None or job.shared.together.rank == 0:
             self._let_older_ones_go(job)
 
@@ -213,16 +228,32 @@ class Saver:
             publish(staging_of(job.target), job.target)
 
     def _spare_what_is_not_ours(self, job: SaveJob) -> None:
-        """Another library's folder of the same name keeps its files, under another name."""
-        if not job.target.exists() or has_manifest(job.target):
+        """What another library, or another run, wrote under the same name keeps its files, under another name."""
+        if not job.target.exists():
             return
-        number = 1
-        while (spared := job.target.with_name(f"{job.target.name}.other-{number}")).exists():
-            number += 1
-        os.rename(job.target, spared)
-        self._events.record(
-            "renamed", f"{job.target.name} was there and is not ours: it is called {spared.name} now.", step=job.step
-        )
+        if has_manifest(job.target):
+            writer = run_of(job.target)
+            if writer is None or job.run is None or writer.id == job.run.id:
+                return
+            spared = set_aside(job.target)
+            message = f"{job.target.name} of another run was there: it is {spared.parent.name}/{spared.name} now."
+        else:
+            number = 1
+            while (spared := job.target.with_name(f"{job.target.name}.other-{number}")).exists():
+                number += 1
+            os.rename(job.target, spared)
+            message = f"{job.target.name} was there and is not ours: it is called {spared.name} now."
+        self._events.record("renamed", message, step=job.step)
+
+    def _say_what_is_missing(self, job: SaveJob) -> None:
+        for what in dict.fromkeys(job.left_out.reasons):
+            self._events.record(
+                "left_out",
+                f"{job.target.name} is saved without {what}.",
+                step=job.step,
+                level=logging.DEBUG if what in self._said_missing else logging.ERROR,
+            )
+            self._said_missing.add(what)
 
     def _let_older_ones_go(self, job: SaveJob) -> None:
         try:
@@ -242,17 +273,25 @@ class Saver:
 
     def _write(self, job: SaveJob) -> None:
         staging = staging_of(job.target)
-        files: dict[str, FileFacts] = {}
         with ThreadPoolExecutor(_WRITERS, thread_name_prefix="trainwright-write") as writers:
-            # Two at a time: while one file is forced to disk the other can be written.
-            writing = {name: writers.submit(_write_tensors, staging / name, get) for name, get in job.tensors.items()}
-            files |= {name: done.result() for name, done in writing.items()}
+            writing = {name: writers.submit(_write_unforced, staging / name, get) for name, get in job.tensors.items()}
+            files = {name: done.result() for name, done in writing.items()}
         for name, text in job.texts.items():
-            files[name] = write_text(staging / name, text())
+            files[name] = write_text(staging / name, text(), force=False)
         if job.finish is not None:
-            job.finish(staging)
-        files |= _adopted(staging, files)
-        write_manifest(staging, files, job.step)
+            finish = job.finish
+            job.left_out.attempt("files in another library's format", lambda: finish(staging), None)
+        self._close(job, files)
+        force_folder(staging)
+
+    def _close(self, job: SaveJob, files: dict[str, FileFacts]) -> None:
+        """Take in what other code has written, list everything, and look at the list as a reader will."""
+        staging = staging_of(job.target)
+        adopted, thrown_out = adopt_files(staging, files)
+        job.left_out.reasons += thrown_out
+        write_manifest(staging, files | adopted, job.step, job.run, force=False)
+        if problems := problems_of(staging, hashes=False):
+            raise DamagedCheckpoint(staging, problems)
 
     def _write_together(self, job: SaveJob, shared: Shared) -> None:
         """Each process writes its files; the first seals and publishes the folder once all have, and says so.
@@ -267,8 +306,9 @@ class Saver:
         failure: BaseException | None = None
         try:
             contents, note = shared.files()
-            files = {name: write_file(staging / name, chunks) for name, chunks in contents.items()}
-        except OSError as error:
+            files = {name: write_file(staging / name, chunks, force=False) for name, chunks in contents.items()}
+            force_to_disk(staging / name for name in files)
+        except Exception as error:
             failure = error
         heard = together.exchange({**_said(failure), "files": files, "note": note})
         _refuse_failed(heard, job, failure)
@@ -277,7 +317,7 @@ class Saver:
                 self._seal(
                     job, {name: FileFacts(*facts) for one in heard for name, facts in one["files"].items()}, heard
                 )
-            except OSError as error:
+            except Exception as error:
                 failure = error
         _refuse_failed(together.exchange(_said(failure)), job, failure)
 
@@ -286,18 +326,17 @@ class Saver:
         staging = staging_of(job.target)
         texts = {name: text() for name, text in job.texts.items()} | job.shared.index([one["note"] for one in heard])
         for name, text in texts.items():
-            files[name] = write_text(staging / name, text)
-        files |= {name: write_file(staging / name, get()) for name, get in job.tensors.items()}
-        files |= _adopted(staging, files)
-        write_manifest(staging, files, job.step)
+            files[name] = write_text(staging / name, text, force=False)
+        files |= {name: write_file(staging / name, get(), force=False) for name, get in job.tensors.items()}
+        self._close(job, files)
+        force_folder(staging)
         self._spare_what_is_not_ours(job)
         publish(staging, job.target)
 
     def _give_up(self, job: SaveJob, error: BaseException) -> None:
         if job.shared is None or job.shared.together.rank == 0:
             discard(staging_of(job.target))
-        self.failed_step = job.step
-        reason = _in_words(error)
+        self.failed_step, self.failure = job.step, (reason := _reason(error))
         self._events.record(
             "save_failed",
             f"{job.target.name} was NOT saved: {reason}. Training goes on; older checkpoints are untouched.",
@@ -308,7 +347,7 @@ class Saver:
 
 
 def _said(failure: BaseException | None) -> dict[str, Any]:
-    return {"error": None if failure is None else _in_words(failure)}
+    return {"error": None if failure is None else _reason(failure)}
 
 
 def _refuse_failed(heard: list[Any], job: SaveJob, own: BaseException | None = None) -> None:
@@ -320,36 +359,17 @@ def _refuse_failed(heard: list[Any], job: SaveJob, own: BaseException | None = N
             raise RuntimeError(f"process {rank} could not write its part: {said['error']}")
 
 
-def _write_tensors(path: Path, chunks: Callable[[], list[Chunk]]) -> FileFacts:
-    return write_file(path, chunks())
+def _write_unforced(path: Path, chunks: Callable[[], list[Chunk]]) -> FileFacts:
+    return write_file(path, chunks(), force=False)
 
 
-def _adopted(staging: Path, known: Mapping[str, FileFacts]) -> dict[str, FileFacts]:
-    """Files in ``staging`` that other code wrote, forced to disk like ours."""
-    found: dict[str, FileFacts] = {}
-    for path in sorted(staging.rglob("*")):
-        name = path.relative_to(staging).as_posix()
-        if path.is_dir():
-            sync_folder(path)
-        elif name not in known and name != MANIFEST:
-            found[name] = sync_file(path)
-    return found
-
-
-def _in_words(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"the disk is full ({error.strerror})"
     if isinstance(error, OSError) and error.strerror:
         where = f" ({error.filename})" if error.filename else ""
         return f"{error.strerror}{where}"
-    return f"{type(error).__name__}: {error}"
-
-
-def _library_error() -> type[Exception]:
-    """safetensors reports a full disk as an error of its own."""
-    from safetensors import SafetensorError
-
-    return SafetensorError
+    return in_words(error)
 
 
 def megabytes(size: int) -> str:

@@ -17,6 +17,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from trainwright.checkpoint.layout import laid_out, stored_strides
+from trainwright.checkpoint.manifest import holds, is_listable
 from trainwright.checkpoint.pieces import like, piece_of, put_in
 from trainwright.core.spread import is_spread
 
@@ -61,15 +63,19 @@ class _Stored(NamedTuple):
 
 
 class StoredTensors(Mapping[str, Tensor]):
-    """Tensors of one kind (``file``) in a checkpoint, by name; nothing is read before it is asked for."""
+    """Tensors of one kind (``file``) in a checkpoint, by name; nothing is read before it is asked for.
+
+    What is given out lies in memory as it did in training: sums over tensors that lie otherwise have other last bits.
+    """
 
     def __init__(self, folder: Path, file: str) -> None:
         self._folder = folder
         self._open: dict[str, Any] = {}
+        self._strides: dict[str, dict[str, tuple[int, ...]]] = {}
         #: Name -> shape of the whole (None: look into the file) and the parts that there are.
         self._parts: dict[str, tuple[list[int] | None, list[_Stored]]]
         index = folder / index_name(file)
-        if not index.is_file():
+        if not holds(folder, index.name):
             shard = self._shard(file)
             self._parts = {
                 name: (shard.get_slice(name).get_shape(), [_Stored(file)])
@@ -115,7 +121,7 @@ class StoredTensors(Mapping[str, Tensor]):
             cut = tuple(slice(a - b, c - b) for a, b, c in zip(low, begins, high, strict=True))
             found = slices[cut] if cut else self._shard(stored.file).get_tensor(name)
             if tuple(found.shape) == tuple(shape):
-                return found
+                return laid_out(found, self._strides[stored.file].get(name))
             if result is None:
                 result = torch.zeros(shape, dtype=found.dtype)
             put_in(result, found, tuple(a - b for a, b in zip(low, offset, strict=True)))
@@ -135,12 +141,13 @@ class StoredTensors(Mapping[str, Tensor]):
 
     def _shard(self, file: str) -> Any:
         if file not in self._open:
-            if "/" in file or "\\" in file or file in (".", ".."):
+            if not is_listable(file) or not holds(self._folder, file):
                 raise ValueError(f"{self._folder} names {file!r} as one of its files, which is not one of ours.")
             self._open[file] = safe_open(str(self._folder / file), framework="pt")
+            self._strides[file] = stored_strides(self._open[file].metadata())
         return self._open[file]
 
 
 def is_stored(folder: Path, file: str) -> bool:
     """Whether ``folder`` has this kind of tensors, in one file or in several."""
-    return (folder / file).is_file() or (folder / index_name(file)).is_file()
+    return holds(folder, file) or holds(folder, index_name(file))

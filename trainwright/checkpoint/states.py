@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from trainwright.checkpoint.durable import Chunk, staging_of, sync_folder, write_file
+from trainwright.checkpoint.layout import laid_out, stored_strides
 from trainwright.checkpoint.manifest import DamagedCheckpoint
 from trainwright.checkpoint.pack import file_chunks
 from trainwright.core.checkpointer import Checkpoint
@@ -161,8 +162,8 @@ def unpack_state(data: bytes, where: str | Path = "the checkpoint") -> Any:
     head = _checked_head(data[:8], lambda size: data[8 : 8 + size], len(data), place)
     digest = hashlib.sha256(_blanked(data[: 8 + len(head)], place))
     digest.update(memoryview(data)[8 + len(head) :])
-    plain = _checked_plain(head, digest.hexdigest(), place)
-    return join_state(load(data), plain)
+    metadata = _checked_metadata(head, digest.hexdigest(), place)
+    return _joined(load(data), metadata)
 
 
 def write_state(path: str | Path, state: Any, where: str = "state") -> Path:
@@ -188,8 +189,13 @@ def read_state(path: str | Path) -> Any:
         digest = hashlib.sha256(_blanked(start + head, place))
         while piece := file.read(_PIECE):
             digest.update(piece)
-    plain = _checked_plain(head, digest.hexdigest(), place)
-    return join_state(load_file(place), plain)
+    metadata = _checked_metadata(head, digest.hexdigest(), place)
+    return _joined(load_file(place), metadata)
+
+
+def _joined(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Any:
+    strides = stored_strides(metadata)
+    return join_state({n: laid_out(t, strides.get(n)) for n, t in tensors.items()}, json.loads(metadata["state"]))
 
 
 def pack_checkpoint(checkpoint: Checkpoint) -> bytes:
@@ -247,12 +253,12 @@ def _blanked(head: bytes, place: Path) -> bytes:
     return head[:start] + _BLANK.encode() + head[start + len(_BLANK) :]
 
 
-def _checked_plain(head: bytes, digest: str, place: Path) -> Any:
+def _checked_metadata(head: bytes, digest: str, place: Path) -> dict[str, str]:
     try:
         metadata = json.loads(head)["__metadata__"]
-        intact, text = metadata[_SUM_KEY] == digest, metadata["state"]
-    except (ValueError, KeyError, TypeError):
+        intact, _ = metadata[_SUM_KEY] == digest, metadata["state"]
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise DamagedCheckpoint(place, ["its head cannot be read"]) from None
     if not intact:
         raise DamagedCheckpoint(place, ["it has other contents than were written (its hash differs)"])
-    return json.loads(text)
+    return metadata

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
 from torch import Tensor
 
+from trainwright.checkpoint.left_out import LeftOut
 from trainwright.checkpoint.sharded import StoredTensors, is_stored
 
 OPTIMIZER = "optimizer.safetensors"
@@ -20,8 +20,13 @@ CALLBACKS = "callbacks.safetensors"
 _LIST = "list with tensors"
 
 
-def flatten_optimizer(state: dict[str, Any], names: list[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """``optimizer.state_dict()`` as ``state.<parameter>.<key>`` tensors (not copied) and the other values as JSON."""
+def flatten_optimizer(
+    state: dict[str, Any], names: list[str], left_out: LeftOut | None = None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """``optimizer.state_dict()`` as ``state.<parameter>.<key>`` tensors (not copied) and the other values as JSON.
+
+    What is neither is refused or, with ``left_out``, noted there.
+    """
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
     for index, entries in state["state"].items():
@@ -36,8 +41,18 @@ def flatten_optimizer(state: dict[str, Any], names: list[str]) -> tuple[dict[str
                 values.setdefault(names[index], {})[key] = {_LIST: plain}
             elif value is not None:
                 values.setdefault(names[index], {})[key] = value
-    rest = {"state": values, "param_groups": [_plain_group(group) for group in state["param_groups"]]}
-    return tensors, only_json(rest)
+    groups = [_plain_group(group) for group in state["param_groups"]]
+    if left_out is not None:
+        values = {name: _what_is_json(entries, left_out) for name, entries in values.items()}
+        groups = [_what_is_json(group, left_out) for group in groups]
+    return tensors, only_json({"state": values, "param_groups": groups})
+
+
+def _what_is_json(entries: dict[str, Any], left_out: LeftOut) -> dict[str, Any]:
+    kept: dict[str, Any] = {}
+    for key, value in entries.items():
+        kept |= left_out.attempt(f"{key!r} of the optimizer", lambda key=key, value=value: only_json({key: value}), {})
+    return kept
 
 
 def unflatten_optimizer(tensors: dict[str, Tensor], values: dict[str, Any], names: list[str]) -> dict[str, Any]:
@@ -94,7 +109,7 @@ def load_training_state(
     rest = json.loads((folder / TRAINING).read_text(encoding="utf-8"))
     stored = StoredTensors(folder, OPTIMIZER)
     optimizer = {name: _as_its_parameter(stored, name, parameters or {}) for name in stored}
-    return optimizer, load_file(folder / RANDOM), rest
+    return optimizer, dict(StoredTensors(folder, RANDOM)), rest
 
 
 def _as_its_parameter(stored: StoredTensors, name: str, parameters: Mapping[str, Tensor]) -> Tensor:

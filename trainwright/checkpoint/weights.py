@@ -11,13 +11,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from trainwright.checkpoint.adapters import ADAPTER, adapter_files, load_adapters
+from trainwright.checkpoint.manifest import holds, is_listable, only_listed
 from trainwright.checkpoint.pieces import cut, piece_of
 from trainwright.checkpoint.sharded import StoredTensors, is_stored
 from trainwright.core.spread import is_spread
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-ADAPTER = "adapter_model.safetensors"
 
 Convert = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 #: From this size on ``save_pretrained`` writes several files, which is left to it.
@@ -109,6 +110,11 @@ def _stand_ins(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def save_config(model: Any, folder: Path) -> None:
     """What ``save_pretrained`` writes besides weights."""
+    save_model_config(model, folder)
+    save_generation_config(model, folder)
+
+
+def save_model_config(model: Any, folder: Path) -> None:
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "save_pretrained"):
         return
@@ -117,24 +123,25 @@ def save_config(model: Any, folder: Path) -> None:
     # FSDP2 makes a class of its own of the model's, with that one behind it.
     config.architectures = [type(model).__name__.removeprefix("FSDP")]
     config.save_pretrained(str(folder))
-    if model.can_generate():
+
+
+def save_generation_config(model: Any, folder: Path) -> None:
+    if hasattr(getattr(model, "config", None), "save_pretrained") and model.can_generate():
         model.generation_config.save_pretrained(str(folder))
 
 
 def load_weights(model: nn.Module, folder: str | Path) -> None:
     """Read weights that ``save_weights`` or ``save_pretrained`` wrote; of a model in parts, what is here of it."""
     folder = Path(folder)
-    if any(is_spread(parameter) for parameter in model.parameters()):
+    if adapter_files(model, folder):
+        load_adapters(model, folder)
+    elif any(is_spread(parameter) for parameter in model.parameters()):
         _load_parts(model, folder)
-        return
-    if (folder / ADAPTER).is_file() and hasattr(model, "peft_config"):
-        _load_adapter(model, folder)
-    elif (folder / WEIGHTS).is_file():
+    elif holds(folder, WEIGHTS):
         _load_state(model, load_file(folder / WEIGHTS), folder / WEIGHTS)
-    elif (folder / INDEX).is_file():
-        shards = sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
+    elif holds(folder, INDEX):
         state: dict[str, Tensor] = {}
-        for shard in shards:
+        for shard in _shards(folder):
             state |= load_file(folder / shard)
         _load_state(model, state, folder)
     else:
@@ -144,10 +151,16 @@ def load_weights(model: nn.Module, folder: str | Path) -> None:
         )
 
 
+def _shards(folder: Path) -> list[str]:
+    """The files of a model in several, by its index; only those that are the folder's own."""
+    names = sorted(set(json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].values()))
+    for name in names:
+        if not is_listable(name) or not holds(folder, name):
+            raise ValueError(f"{folder / INDEX} names {name!r}, which is not a file of the model.")
+    return names
+
+
 def _load_parts(model: nn.Module, folder: Path) -> None:
-    if (folder / ADAPTER).is_file() and hasattr(model, "peft_config"):
-        _load_adapter_parts(model, folder)
-        return
     if not is_stored(folder, WEIGHTS):
         raise ValueError(f"{folder} holds no {WEIGHTS} and no {INDEX}, so there are no weights to load.")
     stored = StoredTensors(folder, WEIGHTS)
@@ -172,24 +185,6 @@ def _load_parts(model: nn.Module, folder: Path) -> None:
             here = piece.tensor
             part = stored.part(name, piece.offset, tuple(here.shape)) if other is stored else cut(other[name], piece)
             here.copy_(part)
-
-
-def _load_adapter_parts(model: nn.Module, folder: Path) -> None:
-    """An adapter of a model in parts; in memory its names hold that of the adapter too."""
-    stored = StoredTensors(folder, ADAPTER)
-    own = {name.replace(f".{_adapter_name(model)}", ""): tensor for name, tensor in model.state_dict().items()}
-    missing = stored.keys() - own.keys()
-    if missing:
-        raise ValueError(f"{folder} holds an adapter for layers that the model does not have: {sorted(missing)[:5]}.")
-    with torch.no_grad():
-        for name in stored:
-            piece = piece_of(own[name])
-            piece.tensor.copy_(stored.part(name, piece.offset, tuple(piece.tensor.shape)))
-
-
-def _adapter_name(model: Any) -> str:
-    active = model.active_adapter
-    return active if isinstance(active, str) else active[0]
 
 
 def _load_state(model: nn.Module, state: dict[str, Tensor], where: Path) -> None:
@@ -225,7 +220,8 @@ def _renamed_by_transformers(model: Any, where: Path) -> dict[str, Tensor]:
     """Weights by the names they have in memory: mixtures of experts, for one, are stored expert by expert."""
     folder = where if where.is_dir() else where.parent
     try:
-        loaded, info = type(model).from_pretrained(str(folder), dtype=model.dtype, output_loading_info=True)
+        with only_listed(folder) as source:
+            loaded, info = type(model).from_pretrained(str(source), dtype=model.dtype, output_loading_info=True)
     except (OSError, RuntimeError) as error:
         raise ValueError(
             f"The weights in {folder} do not fit the model ({str(error).splitlines()[0]}). Build the model with the "
@@ -260,9 +256,3 @@ def _place(tensor: Tensor) -> Any:
         # This process may have nothing of it, but even that has a storage of its own.
         return tensor.to_local().untyped_storage()._cdata, tuple(tensor.shape)  # type: ignore[attr-defined]
     return tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
-
-
-def _load_adapter(model: nn.Module, folder: Path) -> None:
-    from peft import set_peft_model_state_dict
-
-    set_peft_model_state_dict(model, load_file(folder / ADAPTER))

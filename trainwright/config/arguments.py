@@ -13,6 +13,7 @@ from trainwright.config.help import attach_help
 from trainwright.config.process import ProcessView
 from trainwright.config.removal import READY, RULES, translate
 from trainwright.config.resolution import Resolution, snapshot
+from trainwright.config.run_directory import working_directory
 from trainwright.config.serialize import Serialization
 from trainwright.config.setters import Setters
 from trainwright.config.support import refuse_unsupported, warn_without_effect
@@ -42,7 +43,8 @@ class TrainingArguments(Serialization, ProcessView, Setters):
         if origin is None:
             warn_without_effect(self)
         changed = {name: (given[name], made[name]) for name in made if made[name] is not given[name]}
-        self._resolution = Resolution(self, changed)
+        made_in = origin.working_directory if isinstance(origin, Resolution) else working_directory()
+        self._resolution = Resolution(self, changed, made_in)
         self.__dict__[READY] = True
 
     def get_warmup_steps(self, num_training_steps: int) -> int:

@@ -13,9 +13,11 @@ from trainwright.config.removal import RULES
 class Resolution:
     """The link from finished arguments to what they were before defaults were derived."""
 
-    def __init__(self, args: Any, derived: dict[str, tuple[Any, Any]]) -> None:
+    def __init__(self, args: Any, derived: dict[str, tuple[Any, Any]], working_directory: str | None = None) -> None:
         self._args = args
         self._derived = derived
+        #: Where the arguments were made; a relative ``output_dir`` is meant from there.
+        self.working_directory = working_directory
 
     def undo_in(self, copy: Any) -> set[str]:
         """Put back in ``copy`` what was given, wherever it still holds what had been derived from it.

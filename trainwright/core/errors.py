@@ -33,6 +33,22 @@ class Preempted(SystemExit):
         return f"Training was stopped by {self.reason}; {saved}."
 
 
+class NotSavedError(RuntimeError):
+    """Training came to its end, but something that it should have saved is not on disk.
+
+    Raised by ``train()`` after everything else is done. The model is still in memory: ``trainer.save_model(folder)``.
+    """
+
+    def __init__(self, unsaved: dict[str, str], instead: str | None = None) -> None:
+        self.unsaved, self.instead = dict(unsaved), instead
+        what = "; ".join(f"{name} ({reason})" for name, reason in unsaved.items())
+        kept = f" The weights as they are now are in {instead}." if instead else ""
+        super().__init__(
+            f"Training came to its end, but this could not be saved: {what}.{kept} The model is still in memory: "
+            "trainer.save_model(folder) writes it elsewhere."
+        )
+
+
 class StopRequested(BaseException):
     """Raised between two steps to leave the loop; the Trainer turns it into what the caller sees."""
 

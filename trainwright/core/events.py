@@ -29,6 +29,8 @@ class RunEvents:
         self.folder = None if folder is None else Path(folder)
         #: Events of this process, oldest first.
         self.recorded: list[dict[str, Any]] = []
+        #: What should be on disk and is not, each with the reason; whoever saves it after all takes it out.
+        self.unsaved: dict[str, str] = {}
         self._lock = threading.Lock()
 
     def record(

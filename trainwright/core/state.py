@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,18 +113,20 @@ class TrainerState:
                 setattr(self, f"{kind}_steps", math.ceil(max_steps * steps) if steps < 1 else int(steps))
 
 
-def callback_states(callbacks: list[Any]) -> dict[str, Any]:
-    """State of every callback that has one, by class name; a list where a class occurs more than once."""
+def callback_states(callbacks: list[Any], read: Callable[[Any], dict[str, Any]] | None = None) -> dict[str, Any]:
+    """State of every callback that has one, by class name; a list where a class occurs more than once.
+
+    ``read`` asks a callback for its state; by default by its ``state()``.
+    """
     states: dict[str, Any] = {}
     for callback in callbacks:
-        state_method = getattr(callback, "state", None)
-        if not callable(state_method):
+        if not callable(getattr(callback, "state", None)):
             continue
-        name = type(callback).__name__
+        name, state = type(callback).__name__, callback.state() if read is None else read(callback)
         if name not in states:
-            states[name] = state_method()
+            states[name] = state
         elif isinstance(states[name], list):
-            states[name].append(state_method())
+            states[name].append(state)
         else:
-            states[name] = [states[name], state_method()]
+            states[name] = [states[name], state]
     return states

@@ -10,6 +10,7 @@ from typing import Any
 from trainwright.config.derive import FOREIGN_TRACKERS
 from trainwright.config.fields import ours
 from trainwright.config.registry import load_object, registered, split_reference, suggestion
+from trainwright.config.run_directory import anchored
 from trainwright.core.tracker import Tracker
 from trainwright.trackers.aim import AimTracker
 from trainwright.trackers.clearml import ClearmlTracker
@@ -169,5 +170,5 @@ def build_trackers(args: Any) -> list[Tracker]:
     specs = [spec for spec in args.report_to if not (isinstance(spec, str) and spec in FOREIGN_TRACKERS)]
     options = ours(args, "tracker_options") or {}
     server = server_address(args.logging_dir) if args.logging_dir else None
-    folder = None if server else args.logging_dir
+    folder = None if server or args.logging_dir is None else str(anchored(args, args.logging_dir))
     return [build_tracker(spec, options.get(tracker_name(spec)), server=server, logging_dir=folder) for spec in specs]

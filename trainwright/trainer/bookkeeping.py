@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import tempfile
+import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from trainwright.checkpoint.directory import rotate
-from trainwright.config.fields import ours
+from trainwright.checkpoint.directory import checkpoint_path
+from trainwright.checkpoint.durable import discard
+from trainwright.core.errors import NotSavedError
 from trainwright.core.results import speed_metrics
+from trainwright.engines.torch.randomness import random_state
 from trainwright.engines.torch.targets import base_model
 from trainwright.trainer.artifacts import ArtifactMethods
+from trainwright.trainer.checkpoint_texts import Moment
 from trainwright.trainer.planning import TrainingPlan, plan_training, total_train_batch_size
 from trainwright.trainer.search import Search
 from trainwright.trainer.signatures import overrides
 
 logger = logging.getLogger("trainwright")
+
+#: Pauses between attempts to save at the end of training what could not be saved before.
+LAST_ATTEMPTS = (0.0, 5.0, 15.0)
 
 
 class BookkeepingMethods(ArtifactMethods):
@@ -69,14 +79,46 @@ class BookkeepingMethods(ArtifactMethods):
         self.engine.rest_weights()
         if self.args.load_best_model_at_end:
             self._load_best_model()
-        if self.args.save_total_limit == 1 and self.state.best_model_checkpoint is not None:
-            # With room for one, the best outlives the last once training is over, as in HF.
-            rotate(
-                self._run_directory(),
-                1,
-                self.state.best_model_checkpoint,
-                keep_every=ours(self.args, "keep_every"),
-            )
+
+    def _make_up_for_failed_save(self) -> None:
+        """At the end of training: try again what the disk refused, and note what is not saved."""
+        self._saver.wait()
+        if not self._save_has_failed():
+            return
+        for pause in LAST_ATTEMPTS:
+            time.sleep(pause)
+            self._write_moment(Moment(random_state(), self._feed.position()), background=False)
+            if not self._save_has_failed():
+                self._events.record("saved_late", "The last checkpoint could be saved after all.", level=logging.INFO)
+                return
+        name = checkpoint_path(self._checkpoint_home(), self.state.global_step).name
+        self._events.unsaved[name] = self._saver.failure or "another process could not write its part"
+
+    def _refuse_to_look_saved(self) -> None:
+        """After everything else: a training that could not save must not end like one that did."""
+        if not self._events.unsaved:
+            return
+        takes_all = self._takes_all_to_save() or self.strategy.gathers_to_save
+        instead = None if takes_all else self._save_elsewhere()
+        error = NotSavedError(self._events.unsaved, instead)
+        self._events.record("lost", str(error), step=self.state.global_step, level=logging.ERROR)
+        raise error
+
+    def _save_elsewhere(self) -> str | None:
+        """The weights in the run directory or, where that takes nothing, in the system's place for temporary files."""
+        needed = sum(tensor.nbytes for tensor in self.model.state_dict().values() if isinstance(tensor, Tensor))
+        for place in (str(self._run_directory()), None):
+            folder: Path | None = None
+            try:
+                folder = Path(tempfile.mkdtemp(prefix="rescued-model-", dir=place))
+                if shutil.disk_usage(folder).free > 1.1 * needed:
+                    self._save(folder)
+                    return str(folder)
+            except Exception as error:
+                logger.error("The model could not be written elsewhere either: %s.", error)
+            if folder is not None:
+                discard(folder)
+        return None
 
     # ---- counting
 

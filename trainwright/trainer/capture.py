@@ -2,66 +2,65 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
+from safetensors.torch import save_file
 from torch import Tensor
 
-from trainwright.checkpoint.durable import Chunk
+from trainwright.checkpoint.adapters import BESIDE, adapter_files, left_out_by_adapters
+from trainwright.checkpoint.durable import Chunk, discard
 from trainwright.checkpoint.interchange.to_transformers import write_transformers_files
+from trainwright.checkpoint.left_out import LeftOut
 from trainwright.checkpoint.pack import TensorPack, file_chunks
 from trainwright.checkpoint.saver import SaveJob
-from trainwright.checkpoint.training_state import CALLBACKS, OPTIMIZER, RANDOM, TRAINING, flatten_optimizer, only_json
-from trainwright.checkpoint.weights import WEIGHTS, Convert, copied_apart, save_config
+from trainwright.checkpoint.training_state import CALLBACKS, OPTIMIZER, RANDOM, TRAINING, flatten_optimizer
+from trainwright.checkpoint.weights import (
+    WEIGHTS,
+    Convert,
+    copied_apart,
+    save_generation_config,
+    save_model_config,
+    stored_once,
+)
 from trainwright.config.fields import ours
-from trainwright.core.state import callback_states
+from trainwright.engines.torch.samples import sample
 from trainwright.engines.torch.targets import unwrap
-from trainwright.trainer.shared_capture import SharedFiles
+from trainwright.trainer.checkpoint_texts import Moment, arguments_text, callback_tensors, state_text, training_text
+from trainwright.trainer.shared_capture import SharedFiles, gathered
 from trainwright.trainer.signatures import is_ours, is_users_own
 
 #: Key, in a parameter's optimizer state, of the weight that training goes on with.
 IN_TRAINING = "weight_in_training"
 
 
-@dataclass(frozen=True)
-class Moment:
-    """The parts of a run that are not in its weights: they may be those of the last boundary instead of now."""
-
-    random: tuple[dict[str, Tensor], dict[str, Any]]
-    position: dict[str, Any]
-    #: Buffers as they were, where a step that is under way has changed them.
-    buffers: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
-    #: Input tokens and floating point operations so far, where a step that is under way has added to them.
-    counts: tuple[int, float] | None = None
-    #: Weights as training goes on with them, by parameter, where those that are saved are not the same.
-    in_training: Mapping[str, Tensor] = dataclasses.field(default_factory=dict)
-    #: A callback had ended the run (early stopping) when something else interrupted it.
-    was_ending: bool = False
-
-
 class Capture:
-    """Builds save jobs; keeps the room in main memory between saves."""
+    """Builds save jobs; keeps the room in main memory between saves.
+
+    Weights, optimizer, random numbers and the place in the data are in every checkpoint. What other people's objects
+    add (tokenizers, configurations, states of callbacks) is added if it can be, and named if it cannot.
+    """
 
     def __init__(self) -> None:
         self._packs: dict[str, TensorPack] = {}
         self._processor_files: dict[str, bytes] | None = None
+        self._turn = 0
 
     def job(self, trainer: Any, target: Path, moment: Moment | None) -> SaveJob:
         """Everything of ``trainer`` at ``moment`` (None for a checkpoint of the model alone)."""
+        left_out = LeftOut()
         model = _model_tensors(trainer)
-        parts, texts, files = self._contents(trainer, model, moment)
-        convert = model[1] if model is not None else None
+        parts, texts, files = self._contents(trainer, model, moment, left_out)
+        convert = _forgiving(model[1], left_out) if model is not None else None
         job = SaveJob(
             target=target,
             step=trainer.state.global_step,
-            fill=lambda folder: self._fill(trainer, folder, model_too=model is None),
+            fill=lambda folder: self._fill(trainer, folder, left_out, model_too=model is None),
             tensors=files,
             texts=texts,
+            run=trainer._owner.run,
+            left_out=left_out,
         )
         if trainer.together is not None:
             shared = SharedFiles(trainer.together, parts, convert, self._pack)
@@ -80,29 +79,35 @@ class Capture:
         return job
 
     def _contents(
-        self, trainer: Any, model: tuple[dict[str, Tensor], Convert | None] | None, moment: Moment | None
+        self,
+        trainer: Any,
+        model: tuple[dict[str, Tensor], Convert | None] | None,
+        moment: Moment | None,
+        left_out: LeftOut,
     ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Callable[[], str]], dict[str, Callable[[], list[Chunk]]]]:
         """Large tensors by file, texts, and files that are small enough to be made at once."""
         parts: dict[str, dict[str, Tensor]] = {}
         if model is not None:
             parts[WEIGHTS] = _with_buffers(model[0], moment)
-        texts: dict[str, Callable[[], str]] = {"config.yaml": arguments_text(trainer.args)}
+        texts: dict[str, Callable[[], str]] = {}
+        if (arguments := left_out.attempt("config.yaml", lambda: arguments_text(trainer.args), None)) is not None:
+            texts["config.yaml"] = arguments
         if (recipe := trainer._recipe_text()) is not None:
             texts["recipe.yaml"] = lambda: recipe
         files: dict[str, Callable[[], list[Chunk]]] = {}
+        texts["trainer_state.json"] = state_text(trainer, moment, left_out)
         if moment is not None:
             parts[OPTIMIZER], optimizer = flatten_optimizer(
-                trainer.optimizer.state_dict(), trainer._optimizer_parameter_names()
+                trainer.optimizer.state_dict(), trainer._optimizer_parameter_names(), left_out
             )
             parts[OPTIMIZER] |= {f"state.{name}.{IN_TRAINING}": t for name, t in moment.in_training.items()}
-            tensors, values = callback_tensors(trainer.callback_handler.callbacks)
+            tensors, values = callback_tensors(trainer.callback_handler.callbacks, left_out)
             if tensors:
                 parts[CALLBACKS] = tensors
             files[RANDOM] = _constant_chunks({name: tensor.cpu() for name, tensor in moment.random[0].items()})
-            texts[TRAINING] = _training_text(trainer, moment, optimizer, values)
+            texts[TRAINING] = training_text(trainer, moment, optimizer, values, left_out)
         else:
             files |= _recipe_state(trainer.modifiers)
-        texts["trainer_state.json"] = _state_text(trainer, moment)
         return parts, texts, files
 
     def forget(self) -> None:
@@ -124,36 +129,71 @@ class Capture:
             for name, pack in packs.items():
                 pack.copy(parts[name])
             return None
-        # A forward pass writes buffers, so these are copied at once; parameters only an update changes.
+        # A forward pass writes buffers, so these are copied at once; parameters only an update should change.
         buffers = {name for name, _ in unwrap(trainer.model).named_buffers()}
         now = {name: t for name, t in parts.get(WEIGHTS, {}).items() if name in buffers}
         if now:
             packs[WEIGHTS].copy(now)
         later = {file: {n: t for n, t in tensors.items() if n not in now} for file, tensors in parts.items()}
         versions = [t._version for tensors in later.values() for t in tensors.values()]
+        self._turn += 1
+        samples = {file: {n: sample(t, self._turn) for n, t in tensors.items()} for file, tensors in later.items()}
 
         def copy() -> bool:
             for file, tensors in later.items():
                 packs[file].copy(tensors)
-            return versions == [t._version for tensors in later.values() for t in tensors.values()]
+            if versions != [t._version for tensors in later.values() for t in tensors.values()]:
+                return False
+            # Writes through `.data` are counted nowhere.
+            return all(seen.matches(packs[file].views[n]) for file, own in samples.items() for n, seen in own.items())
 
         return copy
 
-    def _fill(self, trainer: Any, folder: Path, *, model_too: bool) -> None:
+    def _fill(self, trainer: Any, folder: Path, left_out: LeftOut, *, model_too: bool) -> None:
         """The small files, and whatever only the user's or the model's own code can write."""
         if model_too:
-            trainer.save_model(str(folder), _internal_call=True)
+            _save_by_its_own_code(trainer, folder, left_out)
             return
-        save_config(unwrap(trainer.model), folder)
+        model = unwrap(trainer.model)
+        left_out.attempt("the model's config.json", lambda: save_model_config(model, folder), None)
+        left_out.attempt("the model's generation_config.json", lambda: save_generation_config(model, folder), None)
         if self._processor_files is None:
-            before = set(folder.iterdir())
-            trainer._save_processor(folder)
-            added = [path for path in folder.iterdir() if path not in before and path.is_file()]
-            # A tokenizer does not change while a model is trained, and writing one takes a while.
-            self._processor_files = {path.name: path.read_bytes() for path in added}
+            self._processor_files = left_out.attempt(
+                "the files of the tokenizer or processor", lambda: _processor_files(trainer, folder), None
+            )
         else:
             for name, contents in self._processor_files.items():
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_bytes(contents)
+
+
+def _processor_files(trainer: Any, folder: Path) -> dict[str, bytes]:
+    """Let the tokenizer or processor write its files; returns them, since it does not change while a model trains."""
+    before = set(folder.rglob("*"))
+    trainer._save_processor(folder)
+    added = [path for path in folder.rglob("*") if path not in before and path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in added}
+
+
+def _save_by_its_own_code(trainer: Any, folder: Path, left_out: LeftOut) -> None:
+    """A model that only the user's or its own code knows how to write; our own form where that fails."""
+    model = unwrap(trainer.model)
+
+    def write() -> bool:
+        trainer.save_model(str(folder), _internal_call=True)
+        return True
+
+    if left_out.attempt("the files that its own code writes of the model", write, False):
+        if adapter_files(model, folder):
+            rest = gathered(left_out_by_adapters(model, folder), keep=trainer.args.should_save)
+            if rest and trainer.args.should_save:
+                save_file({name: tensor.contiguous().clone() for name, tensor in rest.items()}, folder / BESIDE)
+        return
+    whole = gathered(stored_once(model.state_dict()), keep=trainer.args.should_save)
+    if trainer.args.should_save:
+        for path in list(folder.iterdir()):
+            discard(path) if path.is_dir() else path.unlink()
+        save_file({name: tensor.contiguous() for name, tensor in whole.items()}, folder / WEIGHTS, {"format": "pt"})
 
 
 def may_copy_later(trainer: Any, parts: dict[str, dict[str, Tensor]]) -> bool:
@@ -164,7 +204,7 @@ def may_copy_later(trainer: Any, parts: dict[str, dict[str, Tensor]]) -> bool:
     """
     if not all(tensor.is_cpu for tensors in parts.values() for tensor in tensors.values()):
         return False
-    if callable(getattr(trainer.optimizer, "eval", None)):
+    if callable(getattr(trainer.optimizer, "eval", None)) or trainer.engine.boundary.written_parameters:
         return False
     return is_ours(trainer) and all(is_ours(callback) for callback in trainer.callback_handler.callbacks)
 
@@ -178,6 +218,14 @@ def _model_tensors(trainer: Any) -> tuple[dict[str, Tensor], Convert | None] | N
 def _with_buffers(tensors: dict[str, Tensor], moment: Moment | None) -> dict[str, Tensor]:
     earlier = moment.buffers if moment is not None else {}
     return tensors | {name: tensor for name, tensor in earlier.items() if name in tensors}
+
+
+def _forgiving(convert: Convert | None, left_out: LeftOut) -> Convert | None:
+    """``convert``, or the weights under the names they have in memory where it fails."""
+    if convert is None:
+        return None
+    what = "the names that transformers stores weights under"
+    return lambda copies: left_out.attempt(what, lambda: convert(copies), copies)
 
 
 def _reader(pack: TensorPack, convert: Convert | None) -> Callable[[], list[Chunk]]:
@@ -202,112 +250,3 @@ def _recipe_state(modifiers: list[Any]) -> dict[str, Callable[[], list[Chunk]]]:
 
     state = state_file(modifiers)
     return {} if state is None else {STATE: lambda: file_chunks(*state)}
-
-
-def arguments_text(args: Any) -> Callable[[], str]:
-    """The arguments as they are now; writing them as YAML, which takes longer, is left to the call of the answer."""
-    frozen = args.to_dict()
-    return lambda: yaml.safe_dump(frozen, sort_keys=False)
-
-
-def _training_text(
-    trainer: Any, moment: Moment, optimizer: dict[str, Any], callbacks: dict[str, Any]
-) -> Callable[[], str]:
-    engine = trainer.engine
-    scaler = engine.precision.scaler
-    scheduler = trainer.lr_scheduler
-    # Turned into text at once: schedulers go on changing their lists while the checkpoint is written.
-    settled = json.dumps(
-        only_json(
-            {
-                "optimizer": optimizer,
-                "scheduler": scheduler.state_dict() if scheduler is not None else None,
-                "scaler": scaler.state_dict() if scaler is not None else None,
-                "random": moment.random[1],
-                "data": moment.position,
-                "callbacks": callbacks,
-                "parameters": _parameter_names(trainer),
-                "imported_from": trainer._imported_from,
-                "was_ending": moment.was_ending,
-                "tools": tool_names(trainer),
-                "processes": trainer._backend.world_size,
-                "micro_batch": trainer._micro.state_dict() if trainer._micro.automatic else None,
-            }
-        )
-    )
-    loss, last_step = engine.meter.state(), engine.last_step()
-
-    def text() -> str:
-        rest = {**json.loads(settled), "loss": loss(), "last_step": last_step()}
-        return json.dumps(rest, indent=2, sort_keys=True) + "\n"
-
-    return text
-
-
-def tool_names(trainer: Any) -> dict[str, str]:
-    """What made the states of optimizer and schedule, by class and, for a schedule of ours, by its name."""
-    schedule = _kind(trainer.lr_scheduler)
-    chosen = trainer.args.lr_scheduler_type
-    ours = trainer._own_scheduler and not is_users_own(trainer, "create_scheduler")
-    return {
-        "optimizer": _kind(trainer.optimizer),
-        "schedule_class": schedule,
-        "schedule": str(getattr(chosen, "value", chosen)) if ours else schedule,
-    }
-
-
-def _kind(tool: Any) -> str:
-    """The name of a class; several that are driven as one name themselves."""
-    return str(getattr(tool, "kind", type(tool).__name__))
-
-
-def _parameter_names(trainer: Any) -> dict[str, Any]:
-    """How parameters are ordered, which of them decay, and how the optimizer numbers them: export needs no model."""
-    model = unwrap(trainer.model)
-    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    decays = set(trainer.get_decay_parameter_names(model))
-    return {
-        "order": trained,
-        "decay": [name for name in trained if name in decays],
-        "numbered": trainer._optimizer_parameter_names(),
-        "groups_are_ours": trainer._own_optimizer and not is_users_own(trainer, "create_optimizer"),
-    }
-
-
-def _state_text(trainer: Any, moment: Moment | None) -> Callable[[], str]:
-    """``trainer_state.json``; entries of the log are never changed once made, so a copy of the list will do."""
-    state = trainer.state
-    state.stateful_callbacks = callback_states([*trainer.callback_handler.callbacks, trainer.control])
-    only_json({"callbacks": state.stateful_callbacks})
-    stateful = json.loads(json.dumps(state.stateful_callbacks))
-    counts = moment.counts if moment is not None else None
-    tokens, operations = counts or (state.num_input_tokens_seen, state.total_flos + trainer.current_flos)
-    frozen = dataclasses.replace(
-        state,
-        log_history=list(state.log_history),
-        stateful_callbacks=stateful,
-        num_input_tokens_seen=tokens,
-        total_flos=operations,
-    )
-    return frozen.to_json
-
-
-def callback_tensors(callbacks: list[Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """``state_dict()`` of callbacks that have one: tensors as ``<class>.<number>.<name>``, and the values."""
-    tensors: dict[str, Tensor] = {}
-    values: dict[str, Any] = {}
-    for key, callback in numbered(callbacks).items():
-        state = callback.state_dict()
-        tensors |= {f"{key}.{name}": tensor.detach() for name, tensor in state.get("tensors", {}).items()}
-        values[key] = state.get("values", {})
-    return tensors, values
-
-
-def numbered(callbacks: list[Any]) -> dict[str, Any]:
-    """Callbacks with a ``state_dict`` under names that a second one of the same class does not take away."""
-    found: dict[str, Any] = {}
-    for callback in callbacks:
-        if callable(getattr(callback, "state_dict", None)) and callable(getattr(callback, "load_state_dict", None)):
-            name = type(callback).__name__
-            found[f"{name}.{sum(key.startswith(f'{name}.') for key in found)}"] = callback
-    return found

@@ -21,6 +21,7 @@ from trainwright.checkpoint.durable import FileFacts, discard, write_file, write
 from trainwright.checkpoint.manifest import NAME as MANIFEST
 from trainwright.checkpoint.manifest import write_manifest
 from trainwright.checkpoint.pack import file_chunks
+from trainwright.checkpoint.sharded import StoredTensors
 from trainwright.checkpoint.states import split_state
 from trainwright.checkpoint.training_state import TRAINING
 from trainwright.checkpoint.weights import WEIGHTS, copied_apart, save_weights, stored_once
@@ -115,8 +116,8 @@ def checkpoint_from_folder(folder: Path, step: int) -> Checkpoint:
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if path.is_file() and name not in (MANIFEST, WEIGHTS, STATE):
-            files[name] = _contents(path, name)
-    weights = load_file(folder / WEIGHTS) if (folder / WEIGHTS).is_file() else {}
+            files[name] = _contents(folder, name)
+    weights = StoredTensors(folder, WEIGHTS) if (folder / WEIGHTS).is_file() else {}
     state = json.loads((folder / STATE).read_text(encoding="utf-8"))
     return Checkpoint(dict(weights), state, {"step": step, "files": files})
 
@@ -143,9 +144,10 @@ def write_folder(checkpoint: Checkpoint, folder: Path) -> None:
     write_manifest(folder, facts, int(checkpoint.backend_state["step"]))
 
 
-def _contents(path: Path, name: str) -> Any:
+def _contents(folder: Path, name: str) -> Any:
+    path = folder / name
     if name.endswith(".safetensors"):
-        return dict(load_file(path))
+        return dict(StoredTensors(folder, name))
     data = path.read_bytes()
     try:
         text = data.decode("utf-8")

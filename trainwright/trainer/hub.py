@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from trainwright.checkpoint.directory import checkpoint_path
+from trainwright.config.run_directory import run_directory
 from trainwright.core.state import TrainerState
 from trainwright.trainer.restoring import RestoringMethods
 
@@ -44,7 +45,7 @@ class HubMethods(RestoringMethods):
         """Create the repository that ``hub_model_id`` (or the output directory's name) stands for."""
         if not self.is_world_process_zero():
             return
-        name = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
+        name = self.args.hub_model_id or run_directory(self.args).name
         url = _hub_api(token or self.args.hub_token).create_repo(
             name, private=self.args.hub_private_repo, exist_ok=True
         )
@@ -69,11 +70,11 @@ class HubMethods(RestoringMethods):
         self.create_model_card(**kwargs)
         return _hub_api(token or self.args.hub_token).upload_folder(
             repo_id=self.hub_model_id,
-            folder_path=self.args.output_dir,
+            folder_path=str(run_directory(self.args)),
             commit_message=commit_message,
             run_as_future=not blocking,
             revision=revision or self.args.hub_revision,
-            ignore_patterns=["checkpoint-*", ".checkpoint-*", "runs/*", *STATE],
+            ignore_patterns=["checkpoint-*", ".checkpoint-*", "previous-*", "runs/*", *STATE],
         )
 
     def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
@@ -128,9 +129,9 @@ class HubMethods(RestoringMethods):
         }
         if not self.is_world_process_zero():
             return
-        text = model_card(front, model_name or Path(self.args.output_dir).absolute().name, self.args, self.state)
-        Path(self.args.output_dir).mkdir(parents=True, exist_ok=True)
-        (Path(self.args.output_dir) / "README.md").write_text(text, encoding="utf-8")
+        text = model_card(front, model_name or run_directory(self.args).name, self.args, self.state)
+        run_directory(self.args).mkdir(parents=True, exist_ok=True)
+        (run_directory(self.args) / "README.md").write_text(text, encoding="utf-8")
 
 
 def model_card(front: dict[str, Any], name: str, args: Any, state: TrainerState) -> str:

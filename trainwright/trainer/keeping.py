@@ -10,9 +10,11 @@ from typing import Any
 
 from torch import nn
 
+from trainwright.checkpoint.left_out import in_words
 from trainwright.checkpoint.models import ModelFolder
 from trainwright.config.cadence import Every, Moment
 from trainwright.config.registry import suggestion
+from trainwright.config.run_directory import run_directory
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.state import ExportableState, TrainerControl, TrainerState
 from trainwright.engines.torch.targets import unwrap
@@ -72,7 +74,9 @@ class KeepBest(TrainerCallback, ExportableState):
         self.greater_is_better = by_name if greater_is_better is None else greater_is_better
         self.below, self.above, self.patience = below, above, patience
         self.every = None if every is None else Every.parse(every)
-        self._target = ModelFolder(Path(folder), safe_serialization=safe_serialization, max_shard_size=max_shard_size)
+        # Absolute: somebody's code may change the working directory.
+        place = Path(folder).absolute()
+        self._target = ModelFolder(place, safe_serialization=safe_serialization, max_shard_size=max_shard_size)
         self._notes, self._model = notes, model
         #: The best value so far; None before the first.
         self.best: float | None = None
@@ -115,7 +119,7 @@ class KeepBest(TrainerCallback, ExportableState):
         self._found, self._found_at, self._is_training = {}, -1, True
         self._seen = set()
         self._last = self._moment(state)
-        if Path(args.output_dir).resolve().is_relative_to(self.folder.resolve()):
+        if run_directory(args).resolve().is_relative_to(self.folder.resolve()):
             raise ValueError(
                 f"The run directory {args.output_dir} lies in {self.folder}, which every better model replaces: "
                 "choose folders beside each other."
@@ -211,7 +215,7 @@ class KeepBest(TrainerCallback, ExportableState):
             return
         facts = {"metric": " + ".join(self.metrics) or None, "value": value}
         facts |= {"step": state.global_step, "epoch": state.epoch}
-        optimizer = kwargs.get("optimizer")
+        optimizer, events = kwargs.get("optimizer"), kwargs.get("events")
         # A schedule-free optimizer trains other weights than those that are to be used.
         rests = callable(getattr(optimizer, "eval", None))
         if optimizer is not None and rests:
@@ -219,9 +223,15 @@ class KeepBest(TrainerCallback, ExportableState):
         try:
             model = unwrap(kwargs["model"]) if self._model is None else self._model()
             self._target.save(model, facts if self._notes is None else self._notes())
-        except OSError as error:
+        except Exception as error:
+            # Anything: a model's own code may have written it.
             self.best = before
-            logger.warning("The model could not be saved in %s (%s); training goes on.", self.folder, error)
+            logger.error("The model could not be saved in %s (%s); training goes on.", self.folder, error)
+            if events is not None:
+                events.unsaved[str(self.folder)] = in_words(error)
+        else:
+            if events is not None:
+                events.unsaved.pop(str(self.folder), None)
         finally:
             if optimizer is not None and rests:
                 optimizer.train()

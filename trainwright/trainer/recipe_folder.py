@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from trainwright.checkpoint.manifest import holds
 from trainwright.checkpoint.sharded import StoredTensors, is_stored
 from trainwright.checkpoint.training_state import CALLBACKS, TRAINING
 from trainwright.checkpoint.weights import WEIGHTS
@@ -25,7 +26,7 @@ from trainwright.core.spread import whole
 from trainwright.recipes.distillation.base import LearnsFromTeacher
 from trainwright.recipes.pruning.cutting import fit_to_shapes
 from trainwright.recipes.pruning.layers import PassThrough
-from trainwright.trainer.capture import callback_tensors, numbered
+from trainwright.trainer.checkpoint_texts import callback_tensors, callback_values, numbered
 
 logger = logging.getLogger("trainwright")
 
@@ -59,14 +60,14 @@ def state_file(modifiers: list[Modifier]) -> RecipeState | None:
 
 def read_recipe_state(folder: Path) -> dict[str, dict[str, Any]]:
     """States of modifiers by ``<class>.<number>``, for their ``load_state_dict``."""
-    if (folder / STATE).is_file():
+    if holds(folder, STATE):
         with safe_open(folder / STATE, framework="pt") as file:
             said = file.metadata() or {}
         shapes = json.loads(said.get("masks", "{}"))
-        stored = load_file(folder / STATE)
+        stored = StoredTensors(folder, STATE)
         tensors = {name: _from_bits(t, shapes[name]) if name in shapes else t for name, t in stored.items()}
         return _by_key(json.loads(said.get("values", "{}")), tensors)
-    if (folder / TRAINING).is_file():
+    if holds(folder, TRAINING):
         values = json.loads((folder / TRAINING).read_text(encoding="utf-8"))["callbacks"]
         tensors = dict(StoredTensors(folder, CALLBACKS)) if is_stored(folder, CALLBACKS) else {}
         of_modifiers = {key: value for key, value in values.items() if "progress" in value}
@@ -77,7 +78,7 @@ def read_recipe_state(folder: Path) -> dict[str, dict[str, Any]]:
 def refuse_other_recipe(checkpoint: Path, text: str | None, *, has_modifiers: bool) -> None:
     """A run goes on with the recipe it began with."""
     stored = checkpoint / RECIPE
-    if not stored.is_file():
+    if not holds(checkpoint, RECIPE):
         if text is not None:
             raise ValueError(
                 f"{checkpoint.name} was saved by a run without a recipe: go on without one, or begin a new run from "
@@ -112,7 +113,7 @@ def restore_recipe(model: nn.Module, folder: Path) -> list[Modifier]:
     from trainwright.recipes.building import build_modifiers
     from trainwright.recipes.language.reading import read_recipe
 
-    if not (folder / RECIPE).is_file():
+    if not holds(folder, RECIPE):
         return []
     modifiers = build_modifiers(read_recipe(folder / RECIPE))
     states = read_recipe_state(folder)
@@ -139,7 +140,7 @@ def enlarge_to(model: nn.Module, checkpoint: Path, changing: list[str]) -> dict[
 
     ``changing`` are the names of the modifiers that may have made it smaller since.
     """
-    if not (checkpoint / WEIGHTS).is_file():
+    if not holds(checkpoint, WEIGHTS):
         return {}
     with safe_open(checkpoint / WEIGHTS, framework="pt") as file:
         shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 - no mapping
@@ -170,7 +171,7 @@ def _from_bits(packed: Tensor, shape: list[int]) -> Tensor:
 def _by_key(values: dict[str, Any], tensors: dict[str, Tensor]) -> dict[str, dict[str, Any]]:
     return {
         key: {
-            "values": own,
+            "values": callback_values(own),
             "tensors": {n.removeprefix(f"{key}."): t for n, t in tensors.items() if n.startswith(f"{key}.")},
         }
         for key, own in values.items()

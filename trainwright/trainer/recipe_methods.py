@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.callbacks.wording import plural
+from trainwright.checkpoint.manifest import holds
 from trainwright.checkpoint.training_state import TRAINING
 from trainwright.config.fields import ours
 from trainwright.config.warnings import TrainwrightWarning
@@ -32,7 +33,7 @@ from trainwright.recipes.distillation.layerwise import ComparesLayers
 from trainwright.recipes.distillation.teacher import DISABLE, SELF, Teacher, fingerprint, resolve_teacher
 from trainwright.recipes.pruning.layers import PassThrough
 from trainwright.recipes.pruning.optimizer_state import replace_parameters
-from trainwright.trainer.capture import numbered
+from trainwright.trainer.checkpoint_texts import callback_values, numbered
 from trainwright.trainer.planning import TrainingPlan
 from trainwright.trainer.preparation import compiled_again
 from trainwright.trainer.recipe_folder import RECIPE, enlarge_to, read_recipe_state, refuse_other_recipe
@@ -177,12 +178,12 @@ class RecipeMethods(RunningMethods):
         """Sizes of layers as a checkpoint has them, before its weights are loaded."""
         refuse_other_recipe(checkpoint, self._recipe_text(), has_modifiers=bool(self.modifiers))
         changing = [m for m in self.modifiers if m.changes_structure]
-        if not changing or not (checkpoint / TRAINING).is_file():
+        if not changing or not holds(checkpoint, TRAINING):
             return
         states = json.loads((checkpoint / TRAINING).read_text(encoding="utf-8"))["callbacks"]
         for key, modifier in numbered(self.callback_handler.callbacks).items():
             if modifier in changing and key in states:
-                modifier.restore_structure(unwrap(self.model), states[key]["own"])
+                modifier.restore_structure(unwrap(self.model), callback_values(states[key])["own"])
 
     # ---- optimizer and schedule
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from trainwright.checkpoint.interchange.from_transformers import shard_names
 from trainwright.checkpoint.interchange.reading import read_pickle, tensors_of
+from trainwright.checkpoint.manifest import holds
 from trainwright.checkpoint.weights import INDEX, WEIGHTS
 from trainwright.config.warnings import warn
 from trainwright.core.modifier import Modifier, Site
@@ -22,7 +23,7 @@ from trainwright.recipes.language.composing import compose_staged
 from trainwright.recipes.language.reading import read_recipe
 from trainwright.recipes.language.records import Recipe
 from trainwright.recipes.quantization.modifier import QuantizationModifier
-from trainwright.trainer.capture import numbered
+from trainwright.trainer.checkpoint_texts import numbered
 from trainwright.trainer.recipe_folder import RECIPE, read_recipe_state
 
 logger = logging.getLogger("trainwright")
@@ -72,7 +73,7 @@ def recall(model: nn.Module, folder: Path) -> Past | None:
 
     Its weights are read again from there where that made it another model than was built.
     """
-    if not (folder / RECIPE).is_file():
+    if not holds(folder, RECIPE):
         return None
     recipe = read_recipe(folder / RECIPE)
     modifiers = build_modifiers(recipe)
@@ -142,10 +143,10 @@ def holds_pickled_weights(folder: Path) -> bool:
 
 def stored_tensors(folder: Path) -> dict[str, Tensor]:
     """Weights in ``folder``: safetensors or ``.bin`` files, in one piece or several; nothing in them is run."""
-    if (folder / WEIGHTS).is_file():
+    if holds(folder, WEIGHTS):
         return _read(folder / WEIGHTS)
     found: dict[str, Tensor] = {}
-    if (folder / INDEX).is_file():
+    if holds(folder, INDEX):
         index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         for shard in sorted(set(index["weight_map"].values())):
             found |= _read(folder / Path(shard).name)

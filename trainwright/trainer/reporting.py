@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from trainwright.config.run_directory import run_directory
 from trainwright.config.secrets import redacted_values
 from trainwright.trainer.foundation import Foundation
 
@@ -33,7 +34,7 @@ class ReportingMethods(Foundation):
         """Write ``<split>_results.json`` and, if ``combined``, merge into ``all_results.json``."""
         if not self.is_world_process_zero():
             return
-        folder = Path(self.args.output_dir)
+        folder = run_directory(self.args)
         folder.mkdir(parents=True, exist_ok=True)
         _write_json(folder / f"{split}_results.json", metrics)
         if combined:
@@ -44,8 +45,9 @@ class ReportingMethods(Foundation):
     def save_state(self) -> None:
         """Write ``trainer_state.json`` into the output directory."""
         if self.is_world_process_zero():
-            Path(self.args.output_dir).mkdir(parents=True, exist_ok=True)
-            self.state.save_to_json(Path(self.args.output_dir) / "trainer_state.json")
+            folder = run_directory(self.args)
+            folder.mkdir(parents=True, exist_ok=True)
+            self.state.save_to_json(folder / "trainer_state.json")
 
     def is_local_process_zero(self) -> bool:
         return self.args.local_process_index == 0

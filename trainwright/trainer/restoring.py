@@ -9,21 +9,24 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from trainwright.checkpoint.directory import list_checkpoints, newest_good
+from trainwright.checkpoint.directory import PREVIOUS, all_checkpoints, list_checkpoints, newest_good
 from trainwright.checkpoint.interchange.continuing import PresentOptimizer, with_names
-from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, verify
+from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, holds, run_of, verify
 from trainwright.checkpoint.sharded import StoredTensors, is_stored
 from trainwright.checkpoint.training_state import CALLBACKS, load_training_state, unflatten_optimizer
 from trainwright.checkpoint.weights import load_weights
 from trainwright.config.fields import ours
+from trainwright.core.state import TrainerState
 from trainwright.engines.torch.joint import in_form_of
 from trainwright.engines.torch.randomness import of_process, set_random_state
 from trainwright.engines.torch.targets import unwrap
-from trainwright.trainer.capture import IN_TRAINING, numbered, tool_names
+from trainwright.trainer.capture import IN_TRAINING
+from trainwright.trainer.checkpoint_texts import callback_values, numbered, tool_names
 from trainwright.trainer.saving import SavingMethods
 
 logger = logging.getLogger("trainwright")
 
+STATE = "trainer_state.json"
 _NEW_RUN = "Go on with what it was, or start a new run from the checkpoint's weights."
 #: Settings that an optimizer takes from the checkpoint, with the names that people know them by.
 _KEPT_SETTINGS = {"initial_lr": "learning_rate", "weight_decay": "weight_decay", "betas": "betas", "eps": "eps"}
@@ -60,6 +63,7 @@ class RestoringMethods(SavingMethods):
             if found := newest_good(run):
                 return found
             _refuse_if_all_damaged(run)
+            _refuse_if_of_another_run(run)
             raise ValueError(
                 f"resume_from_checkpoint=True, but {run} holds no checkpoint{_hint_of_foreign(run)}. "
                 "Start with train() or pass the path of a checkpoint-N folder."
@@ -92,6 +96,12 @@ class RestoringMethods(SavingMethods):
             self.engine.precision.scaler.load_state_dict(rest["scaler"])
         self.engine.meter.load_state_dict(rest["loss"], self.engine.device)
         self.engine.restore_last_step(rest["last_step"])
+        if rest.get("left_out"):
+            logger.warning(
+                "%s was saved without %s: the run does not go on exactly as it would have.",
+                folder.name,
+                "; ".join(rest["left_out"]),
+            )
         self.engine.reread()
         self._restore_callback_tensors(folder, rest["callbacks"])
         self._imported_from = rest.get("imported_from")
@@ -102,6 +112,7 @@ class RestoringMethods(SavingMethods):
             "processes": processes,
             "was_ending": rest.get("was_ending", False),
             "micro_batch": rest.get("micro_batch"),
+            "schedule_is_missing": bool(rest.get("left_out")) and rest["scheduler"] is None,
         }
 
     def _load_tools(self, tensors: dict[str, Tensor], rest: dict[str, Any]) -> dict[str, Any]:
@@ -115,6 +126,11 @@ class RestoringMethods(SavingMethods):
             number: entries.pop(IN_TRAINING) for number, entries in optimizer["state"].items() if IN_TRAINING in entries
         }
         _compare_groups(optimizer["param_groups"], self.optimizer.param_groups)
+        # A setting that could not be saved, or that a newer torch has added, is the one of now.
+        present = [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
+        optimizer["param_groups"] = [
+            {**now, **was} for now, was in zip(present, optimizer["param_groups"], strict=True)
+        ]
         with self.strategy.rewritten(self.model, self.optimizer):
             self.optimizer.load_state_dict(optimizer)
         if self.lr_scheduler is not None and rest["scheduler"] is not None:
@@ -148,7 +164,7 @@ class RestoringMethods(SavingMethods):
         for key, callback in present.items():
             if key in values:
                 own = {name.removeprefix(f"{key}."): t for name, t in stored.items() if name.startswith(f"{key}.")}
-                callback.load_state_dict({"tensors": own, "values": values[key]})
+                callback.load_state_dict({"tensors": own, "values": callback_values(values[key])})
             else:
                 logger.warning("The checkpoint holds no state of %s: it starts anew.", key.split(".")[0])
 
@@ -195,6 +211,28 @@ class RestoringMethods(SavingMethods):
             "Loading the best model from %s (%s = %s).", best, self.args.metric_for_best_model, self.state.best_metric
         )
         self._load_from_checkpoint(best)
+
+
+def stored_state(checkpoint: Path) -> TrainerState:
+    """The record of a run in a checkpoint."""
+    if not holds(checkpoint, STATE):
+        raise ValueError(f"{checkpoint} has no {STATE}, so it is not known where its run stood.")
+    return TrainerState.load_from_json(checkpoint / STATE)
+
+
+def found_again(best: str | None, checkpoint: Path) -> str | None:
+    """Where the best model so far is now: the run's folder may have been moved since ``best`` was written down."""
+    if best is None:
+        return None
+    run = run_of(checkpoint)
+    places = [checkpoint.parent / Path(best).name, Path(best)]
+    if run is not None:
+        places.append(checkpoint.parent / f"{PREVIOUS}-{run.id}" / Path(best).name)
+    found = next((place for place in places if has_manifest(place) and run_of(place) == run), None)
+    if found is None:
+        logger.warning("The best model so far was in %s, which is not there: the next best one is kept.", best)
+        return None
+    return str(found)
 
 
 def _refuse_other_tools(saved: dict[str, str], now: dict[str, str]) -> None:
@@ -284,6 +322,14 @@ def _refuse_if_all_damaged(run: Path) -> None:
         raise ValueError(
             f"Every checkpoint in {run} is damaged ({', '.join(path.name for path in damaged)}); "
             f"`trainwright verify {run}` says how. Move them away to start anew."
+        )
+
+
+def _refuse_if_of_another_run(run: Path) -> None:
+    if others := all_checkpoints(run):
+        raise ValueError(
+            f"resume_from_checkpoint=True, but the checkpoints in {run} were written by another run. To go on from one "
+            f"of them pass its path, {others[-1]} for example."
         )
 
 

@@ -14,7 +14,7 @@ from trainwright.callbacks.rank_log import RankLogCallback
 from trainwright.callbacks.run_directory import keep_logged
 from trainwright.callbacks.stragglers import StragglersCallback
 from trainwright.callbacks.watchdog import WatchdogCallback
-from trainwright.checkpoint.directory import newest_good, sweep
+from trainwright.checkpoint.directory import newest_good
 from trainwright.checkpoint.interchange.continuing import LoaderDraws, draw_as_a_loader_does, place_after
 from trainwright.config.fields import ours
 from trainwright.core.errors import NonFiniteError, Rewind, StopRequested
@@ -31,6 +31,7 @@ from trainwright.engines.torch.randomness import random_state, random_state_from
 from trainwright.loop.fit import begin, end, run_epochs
 from trainwright.trainer.leaving import LeavingMethods
 from trainwright.trainer.planning import TrainingPlan, refuse_uneven
+from trainwright.trainer.restoring import found_again, stored_state
 from trainwright.trainer.signatures import accepted_keywords, overrides
 from trainwright.trainer.steps import StepMethods
 from trainwright.trainer.weight_check import weight_check
@@ -51,10 +52,6 @@ class RunningMethods(LeavingMethods):
     ) -> None:
         if self.args.should_save:
             clear_marker(self._run_directory())
-            if swept := sweep(self._run_directory()):
-                self._events.record(
-                    "swept", f"Cleared what a killed run left behind: {', '.join(swept)}.", level=logging.INFO
-                )
         run = self._build_run(loader, plan, checkpoint, ignore_keys)
         not_alone = self._backend.world_size > 1 or self.strategy.gathers_to_save
         with StopRequests(
@@ -207,6 +204,7 @@ class RunningMethods(LeavingMethods):
             train_dataloader=loader,
             losses=self.engine.meter,
             modifiers=self.modifiers,
+            events=self._events,
         )
 
     def _remembering_observer(self) -> Callable[[Any], None] | None:
@@ -239,7 +237,7 @@ class RunningMethods(LeavingMethods):
         self.engine.own_time = Untimed()
         if world_size > 1:
             level = self.args.get_process_log_level()
-            self._guards.append(RankLogCallback(Path(self.args.output_dir), rank, level))
+            self._guards.append(RankLogCallback(self._run_directory(), rank, level))
             self.engine.own_time = OwnTime(rank, world_size, self.engine.device)
             self._guards.append(StragglersCallback(self._step_times))
         present = {type(callback) for callback in self.callback_handler.callbacks}
@@ -259,7 +257,7 @@ class RunningMethods(LeavingMethods):
 
     def _continue_from(self, checkpoint: Path, plan: TrainingPlan) -> Unfinished:
         """Put everything where the checkpoint left it; returns what was still to be done there."""
-        saved = TrainerState.load_from_json(checkpoint / "trainer_state.json")
+        saved = stored_state(checkpoint)
         rest = self._load_training_state(checkpoint)
         rest["data"] = self._place_of_import(rest["data"], saved, plan)
         self.state = saved
@@ -267,11 +265,16 @@ class RunningMethods(LeavingMethods):
         # The first process wrote it; what this one shows and writes depends on which one it is.
         saved.is_local_process_zero = self.is_local_process_zero()
         saved.is_world_process_zero = self.is_world_process_zero()
+        saved.best_model_checkpoint = found_again(saved.best_model_checkpoint, checkpoint)
         self._resumed_random = rest["random"]
         if rest["random"] is None and rest["processes"] <= self._backend.rank:
             # The run had fewer processes; this one has drawn nothing in it yet.
             seed = mixed_seed(self.args.seed, saved.global_step, self._backend.rank)
             self._resumed_random = random_state_from(seed)
+        if rest["schedule_is_missing"] and self.lr_scheduler is not None:
+            # Its state could not be saved: as many steps bring it to about the same place.
+            for _ in range(saved.global_step):
+                self.lr_scheduler.step()
         self._take_up_cut(rest["micro_batch"])
         self._feed.start_at(rest["data"], after_skip=self._take_up_state, restart_epoch=self.args.ignore_data_skip)
         saved.max_steps = self._steps_with_what_is_left(saved, plan, rest["data"])

@@ -5,20 +5,22 @@ from __future__ import annotations
 import dataclasses
 import logging
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from trainwright.checkpoint.directory import checkpoint_path, rotate
+from trainwright.checkpoint.directory import checkpoint_path, rotate, step_of, sweep
+from trainwright.checkpoint.identity import Owner, RunIdentity
+from trainwright.checkpoint.ownership import claim, owner_after_resume
 from trainwright.checkpoint.pack import TensorPack
-from trainwright.checkpoint.saver import Saver
+from trainwright.checkpoint.saver import SaveJob, Saver
 from trainwright.checkpoint.together import Together
 from trainwright.checkpoint.weights import WEIGHTS, copied_apart, save_config, save_weights
 from trainwright.config.fields import ours
 from trainwright.config.intervals import SAVE, cadence
+from trainwright.config.run_directory import run_directory
 from trainwright.core.callback import listens_to
 from trainwright.core.events import RunEvents
 from trainwright.core.run import Phase, Run
@@ -26,17 +28,15 @@ from trainwright.core.spread import is_spread
 from trainwright.data.feed import TrainFeed
 from trainwright.engines.torch.randomness import RandomState, of_all_processes, random_state
 from trainwright.engines.torch.targets import unwrap
-from trainwright.trainer.capture import Capture, Moment, arguments_text
+from trainwright.trainer.capture import Capture
+from trainwright.trainer.checkpoint_texts import Moment, arguments_text
 from trainwright.trainer.evaluation import EvaluationMethods
 from trainwright.trainer.handing_over import HandingOver
 from trainwright.trainer.recipe_folder import RecipeState, state_file, write_recipe_files
-from trainwright.trainer.shared_capture import SharedFiles, gathered, saved_by_all
+from trainwright.trainer.shared_capture import NothingToWrite, SharedFiles, gathered, saved_by_all
 from trainwright.trainer.signatures import is_ours, is_users_own
 
 logger = logging.getLogger("trainwright")
-
-#: Pauses between attempts to save at the end of training what could not be saved before.
-LAST_ATTEMPTS = (0.0, 5.0, 15.0)
 
 
 class SavingMethods(EvaluationMethods):
@@ -54,6 +54,9 @@ class SavingMethods(EvaluationMethods):
     _gathered_state: RecipeState | None = None
     #: Held while a checkpoint is captured: the deadline's thread may want to do the same.
     _saving: threading.Lock
+    #: The run that is trained, and whether the run directory is known to be its own.
+    _owner: Owner
+    _has_claimed = False
     #: What the last checkpoint holds: the same moment need not be saved twice.
     _saved_moment: tuple[Any, ...] | None = None
     #: Random state of the checkpoint, until the first step after a resume takes it up.
@@ -69,7 +72,7 @@ class SavingMethods(EvaluationMethods):
         """
         self.strategy.settle()
         if self._takes_all_to_save():
-            self._save_by_all(Path(output_dir or self.args.output_dir))
+            self._save_by_all(Path(output_dir or self._run_directory()))
             return
         with self.strategy.whole(self.model, keep=self.args.should_save):
             if not self.args.should_save:
@@ -77,10 +80,10 @@ class SavingMethods(EvaluationMethods):
             if output_dir is None and self._handing_over is not None:
                 self._handing_over.save_model(unwrap(self.model), self.state.global_step)
             else:
-                self._save(Path(output_dir or self.args.output_dir))
+                self._save(Path(output_dir or self._run_directory()))
 
     def _save(self, output_dir: str | Path | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        folder = Path(output_dir or self.args.output_dir)
+        folder = Path(output_dir or self._run_directory())
         folder.mkdir(parents=True, exist_ok=True)
         save_weights(unwrap(self.model), folder, state_dict)
         self._save_beside(folder)
@@ -145,9 +148,28 @@ class SavingMethods(EvaluationMethods):
             self._saver = Saver(self._events, deliver=handing_over.deliver)
         self._capture = Capture()
         self._saved_moment = None
+        self._owner, self._has_claimed = Owner(RunIdentity.new()), False
+        if self.args.should_save and (swept := sweep(self._run_directory())):
+            # Before a checkpoint is looked for: a kill in the middle of a save may have left one under another name.
+            self._events.record(
+                "swept", f"Cleared what a killed run left behind: {', '.join(swept)}.", level=logging.INFO
+            )
         self._saving = threading.Lock()
         self._writers()
         self.engine.wait_for_copy = self._saver.wait_for_copy
+
+    def _begin_run(self, checkpoint: Path | None, *, by_name: bool) -> None:
+        """Find out which run this is: that of ``checkpoint``, or a new one; ``by_name`` if the user named it."""
+        if checkpoint is not None and self._handing_over is None:
+            self._owner = owner_after_resume(checkpoint)
+        if self._wants_checkpoints():
+            self._claim_run_directory(step_of(checkpoint) if checkpoint is not None and by_name else None)
+
+    def _claim_run_directory(self, last_step: int | None = None) -> None:
+        """Make the run directory that of this run; once for each training, by the process that writes."""
+        if not self._has_claimed and self._handing_over is None and self.args.should_save:
+            self._has_claimed = True
+            claim(self._run_directory(), self._owner, self._events, last_step)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
         """Write ``checkpoint-<step>`` whole, then let older ones go; in the background where nobody waits for it."""
@@ -171,10 +193,21 @@ class SavingMethods(EvaluationMethods):
                 return
             # The one in flight uses the same room in memory.
             self._saver.wait()
-            job = self._capture.job(self, target, moment)
+            self._claim_run_directory()
+            job = self._captured(target, moment)
             # What only the model's own code can write must be written while the model is whole.
             background = background and not (self.strategy.gathers_to_save and WEIGHTS not in job.tensors)
             self._saver.save(job, background=background)
+
+    def _captured(self, target: Path, moment: Moment | None) -> SaveJob:
+        """The checkpoint to write; where it cannot be made, one that says what went wrong."""
+        try:
+            return self._capture.job(self, target, moment)
+        except Exception as error:
+            # Anything: model, optimizer and schedule are asked for their state, and their code is not ours.
+            self._capture.forget()
+            shared = None if self.together is None else NothingToWrite(self.together)
+            return SaveJob(target, self.state.global_step, lambda folder: None, shared=shared, failure=error)
 
     def _note_best_folder(self) -> None:
         """Remember where the best model is, or is about to be."""
@@ -192,6 +225,7 @@ class SavingMethods(EvaluationMethods):
     def _rotate(self, written: Path) -> None:
         gone = rotate(
             self._run_directory(),
+            self._owner,
             self.args.save_total_limit,
             written,
             self.state.best_model_checkpoint,
@@ -201,7 +235,7 @@ class SavingMethods(EvaluationMethods):
             logger.info("Deleted %s (save_total_limit=%s).", path.name, self.args.save_total_limit)
 
     def _run_directory(self) -> Path:
-        return Path(self.args.output_dir)
+        return run_directory(self.args)
 
     def _checkpoint_home(self) -> Path:
         """Where checkpoint folders are made."""
@@ -213,13 +247,7 @@ class SavingMethods(EvaluationMethods):
             self.save_model()
         except Exception as error:
             # Anything: it is the user's code, and the training itself went well.
-            self._events.record(
-                "lost",
-                f"The finished model was NOT saved by the checkpointer ({type(error).__name__}: {error}). It is still "
-                "in memory: call trainer.save_model() again, or trainer.save_model('another/place').",
-                step=self.state.global_step,
-                level=logging.ERROR,
-            )
+            self._events.unsaved["the finished model, by the checkpointer"] = f"{type(error).__name__}: {error}"
 
     def _moment_key(self) -> tuple[Any, ...]:
         """Equal for two looks at the same moment of a run."""
@@ -240,10 +268,13 @@ class SavingMethods(EvaluationMethods):
 
     def _may_save_unasked(self, kind: str | None = None) -> bool:
         """Whether checkpoints are wanted at all or, where something ends the run, for that ``kind`` of end."""
-        wanted = bool(cadence(self.args, SAVE)) or self.args.save_strategy == "best" or self.args.enable_jit_checkpoint
-        wanted = wanted or kind in (ours(self.args, "rescue_on") or ())
+        wanted = self._wants_checkpoints() or kind in (ours(self.args, "rescue_on") or ())
         takes_part = self.args.should_save or self.together is not None or self.strategy.gathers_to_save
         return wanted and takes_part and not self.args.save_only_model
+
+    def _wants_checkpoints(self) -> bool:
+        by_strategy = self.args.save_strategy == "best" or self.args.enable_jit_checkpoint
+        return bool(cadence(self.args, SAVE)) or by_strategy
 
     def _random_of_all(self) -> RandomState:
         """Random states of all processes, which stand between the same two steps."""
@@ -326,7 +357,8 @@ class SavingMethods(EvaluationMethods):
                 if not may_copy or not self._may_save_unasked() or self._saver.busy:
                     return
                 step = self.state.global_step
-                job = self._capture.job(self, checkpoint_path(self._checkpoint_home(), step), self._last_boundary(run))
+                self._claim_run_directory()
+                job = self._captured(checkpoint_path(self._checkpoint_home(), step), self._last_boundary(run))
                 if job.copy is not None:
                     job.copy()
                     job.copy = None
@@ -336,22 +368,3 @@ class SavingMethods(EvaluationMethods):
     def _save_has_failed(self) -> bool:
         has_failed = self._saver.failed_step is not None
         return self._backend.gather(has_failed)[0] if self.strategy.gathers_to_save else has_failed
-
-    def _make_up_for_failed_save(self) -> None:
-        """At the end of training: try again what the disk refused, and say what is not saved."""
-        self._saver.wait()
-        if not self._save_has_failed():
-            return
-        for pause in LAST_ATTEMPTS:
-            time.sleep(pause)
-            self._write_moment(Moment(random_state(), self._feed.position()), background=False)
-            if not self._save_has_failed():
-                self._events.record("saved_late", "The last checkpoint could be saved after all.", level=logging.INFO)
-                return
-        self._events.record(
-            "lost",
-            f"Step {self.state.global_step} is NOT on disk. The model is still in memory: make room and call "
-            "trainer.save_model('another/place') before the process ends.",
-            step=self.state.global_step,
-            level=logging.ERROR,
-        )

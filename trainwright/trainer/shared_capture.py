@@ -108,6 +108,21 @@ class SharedFiles:
         return sum(pack.size for pack in self.packs.values()) * self.together.size
 
 
+class NothingToWrite:
+    """The part of a process that could not capture its state: it takes part so that the others hear of it."""
+
+    fill_by_all = False
+
+    def __init__(self, together: Together) -> None:
+        self.together = together
+
+    def files(self) -> tuple[dict[str, list[Chunk]], Any]:
+        return {}, {}
+
+    def index(self, said: list[Any]) -> dict[str, str]:
+        return {}
+
+
 def gathered(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
     """Whole tensors in main memory, one at a time, where they are to be kept; every process must call this."""
     kept: dict[str, Tensor] = {}

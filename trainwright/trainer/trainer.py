@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from trainwright.config import TrainingArguments, adopt_arguments, check_device
 from trainwright.config.fields import ours
+from trainwright.config.run_directory import run_directory
 from trainwright.core.backend import Backend
 from trainwright.core.callback import CallbackHandler
 from trainwright.core.checkpointer import Checkpointer
@@ -140,7 +141,7 @@ class Trainer(RecipeMethods):
         if args.push_to_hub:
             self.init_hf_repo()
         if args.should_save:
-            Path(str(args.output_dir)).mkdir(parents=True, exist_ok=True)
+            run_directory(args).mkdir(parents=True, exist_ok=True)
         self._fire("on_init_end")
         self._memory.stop("init")
 
@@ -301,6 +302,7 @@ class Trainer(RecipeMethods):
         self._backend.start(self.args)
         self._open_saving()
         checkpoint = self._agreed_checkpoint(resume_from_checkpoint)
+        self._begin_run(checkpoint, by_name=resume_from_checkpoint not in (None, False, True, "auto"))
         loader = resumable_loader(self.get_train_dataloader(), data_seed(self.args))
         loader = shared_training(loader, self._place(), self.args.gradient_accumulation_steps)
         plan = plan_training(self, loader)
@@ -322,6 +324,7 @@ class Trainer(RecipeMethods):
                 self._finish_recipe()
                 if self._handing_over is not None:
                     self._hand_over_the_end()
+                self._refuse_to_look_saved()
             except BaseException as error:
                 self.callback_handler.training_failed(error)
                 self._memory.stop("train")

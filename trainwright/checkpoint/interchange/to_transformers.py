@@ -15,7 +15,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from trainwright.checkpoint.durable import discard, publish, staging_of, sync_file, sync_folder, write_text
+from trainwright.checkpoint.durable import discard, force_folder, publish, staging_of, write_text
 from trainwright.checkpoint.interchange.continuing import for_groups, split_name, transformers_order
 from trainwright.checkpoint.interchange.from_transformers import ARGUMENTS, OPTIMIZER, RNG, SCALER, SCHEDULER, STATE
 from trainwright.checkpoint.interchange.importing import refuse_to_overwrite
@@ -67,7 +67,7 @@ def export_checkpoint(checkpoint: str | Path, output: str | Path | None = None) 
                 shutil.copyfile(source / name, staging / name)
         write_text(staging / STATE, _state_text(source))
         write_transformers_files(source, staging)
-        _force_to_disk(staging)
+        force_folder(staging)
         publish(staging, target)
     except BaseException:
         discard(staging)
@@ -168,11 +168,3 @@ def _notes(source: Path, step: int) -> list[str]:
     if fits and not data["left_out"]:
         return []
     return ["transformers finds its place in the data by counting steps, and here that is not the same place"]
-
-
-def _force_to_disk(staging: Path) -> None:
-    for path in sorted(staging.rglob("*")):
-        if path.is_dir():
-            sync_folder(path)
-        else:
-            sync_file(path)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from trainwright.callbacks.progress import PrinterCallback
 from trainwright.checkpoint.directory import list_checkpoints, newest_good
 from trainwright.compat.accmt.adapter import AcceleratedModule
-from trainwright.compat.accmt.anew import SetAside
 from trainwright.compat.accmt.callbacks import Moments, MomentsBridge
 from trainwright.compat.accmt.data import check_train_choices, data_choices, training_data, validation_data
 from trainwright.compat.accmt.hyperparameters import HyperParameters, read_config
@@ -223,8 +222,6 @@ class Trainer:
             self._monitor.native(),
             *([batches] if batches else []),
         ]
-        if self._settings.resume is False:
-            callbacks.append(SetAside(self.checkpoint_path))
         native = Loop(
             adapter,
             args,

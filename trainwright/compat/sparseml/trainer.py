@@ -13,6 +13,7 @@ from trainwright.compat.sparseml.arguments import argument
 from trainwright.compat.sparseml.manager import ScheduledModifierManager
 from trainwright.compat.sparseml.metadata import metadata_of
 from trainwright.compat.sparseml.state_path import StatePath
+from trainwright.config.run_directory import run_directory
 from trainwright.core.callback import CallbackHandler
 from trainwright.core.modifier import Modifier
 from trainwright.core.results import TrainOutput
@@ -160,7 +161,7 @@ class Trainer(NativeTrainer):
     def _save(self, output_dir: str | Path | None = None, state_dict: dict[str, Any] | None = None) -> None:
         super()._save(output_dir, state_dict)
         if self._past is not None:
-            folder = Path(output_dir or self.args.output_dir)
+            folder = Path(output_dir or run_directory(self.args))
             write_recipe_files(folder, self._recipe_text(), state_file(self._all_modifiers()))
 
     def _save_processor(self, folder: Path) -> None:

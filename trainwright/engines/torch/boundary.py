@@ -1,7 +1,8 @@
 """The moment between two steps, kept so that a step that does not finish can be undone.
 
-Until its update a step changes nothing but random states and the buffers that a forward pass writes (BatchNorm's
-running statistics), so this is all that has to be remembered: a few microseconds a step.
+Until its update a step changes nothing but random states, the buffers that a forward pass writes (BatchNorm's running
+statistics) and, in some models, parameters that it writes by itself (codebooks, copies that slowly follow the weights).
+So this is all that has to be remembered: a few microseconds a step. What a model writes shows in its first steps.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.core.draws import GeneratorStates
+from trainwright.core.spread import is_spread
 from trainwright.engines.torch.randomness import as_stored, restore_torch, torch_states
+from trainwright.engines.torch.samples import Sample, sample
+
+#: Steps in which contents are compared, which waits for the device; writes that torch counts are looked at once more.
+_COMPARED_STEPS = 2
+_COUNTED_STEPS = 3
 
 
 class Boundary:
@@ -28,7 +35,16 @@ class Boundary:
         self._saved: dict[str, Tensor] = {}
         #: Buffers that may turn out to change, with the number of writes to them so far and what they hold.
         self._others: dict[str, tuple[Tensor, int, Tensor]] = {}
+        #: Where each buffer hangs, and those that steps replace by another tensor instead of writing into them.
+        self._holders: dict[str, tuple[nn.Module, str]] = {}
+        self._replaced: dict[str, tuple[nn.Module, str]] = {}
         self._marks = 0
+        self._parameters = {name: p for name, p in model.named_parameters() if not is_spread(p)}
+        self._samples: dict[str, Sample] = {}
+        #: True in the first steps, in which it shows what the model writes.
+        self.is_looking = True
+        #: Parameters that the model writes in its forward pass.
+        self.written_parameters: set[str] = set()
         for path, module in model.named_modules():
             for name, buffer in module.named_buffers(prefix=path, recurse=False):
                 if getattr(module, "track_running_stats", False):
@@ -36,6 +52,7 @@ class Boundary:
                     self._protect(name, buffer)
                 else:
                     self._others[name] = (buffer, buffer._version, buffer.detach().clone())
+                    self._holders[name] = (module, name.rpartition(".")[2])
 
     def mark(self) -> None:
         """Remember this moment."""
@@ -43,23 +60,56 @@ class Boundary:
             self._host = self._generators.capture()
             self._torch = torch_states()
         if self._others:
-            self._find_changing_buffers()
+            self._forget_what_never_changes()
+        self.is_looking, self._samples = self._marks < _COMPARED_STEPS, {}
+        self._marks += 1
         if self._buffers:
             with torch.no_grad():
-                torch._foreach_copy_(list(self._saved.values()), list(self._buffers.values()))
+                torch._foreach_copy_([self._saved[name] for name in self._buffers], list(self._buffers.values()))
+        for name, holder in self._replaced.items():
+            self._saved[name] = _hanging(holder).detach().clone()
 
-    def _protect(self, name: str, buffer: Tensor) -> None:
-        self._buffers[name] = buffer
-        self._saved[name] = buffer.detach().clone()
+    def _protect(self, name: str, tensor: Tensor, saved: Tensor | None = None) -> None:
+        self._buffers[name] = tensor
+        self._saved[name] = tensor.detach().clone() if saved is None else saved
 
-    def _find_changing_buffers(self) -> None:
-        """What the first steps change, later ones will change too; the rest (masks, position tables) never does."""
-        self._marks += 1
+    def _forget_what_never_changes(self) -> None:
+        """Masks and position tables; what the first steps change, later ones will change too."""
         for name, (buffer, version, _) in self._others.items():
             if buffer._version != version:
                 self._protect(name, buffer)
-        if self._marks > 3:
+        if self._marks >= _COUNTED_STEPS:
             self._others = {}
+
+    def look(self) -> None:
+        """Before a forward pass of the first steps: see what the parameters are."""
+        if not self._samples:
+            self._samples = {name: sample(p, self._marks) for name, p in self._parameters.items()}
+
+    def written(self) -> list[str]:
+        """Names of what the step under way has written, also what torch does not count (through ``.data``)."""
+        found = [name for name in self._others if name not in self._saved and self._is_written(name)]
+        return found + [name for name, seen in self._samples.items() if not seen.matches(self._parameters[name])]
+
+    def _is_written(self, name: str) -> bool:
+        buffer, version, saved = self._others[name]
+        return self._is_replaced(name) or buffer._version != version or not torch.equal(buffer, saved)
+
+    def _is_replaced(self, name: str) -> bool:
+        return _hanging(self._holders[name]) is not self._others[name][0]
+
+    def protect(self, names: list[str]) -> None:
+        """Keep these from the next mark on: steps are known to write them."""
+        for name in names:
+            if name in self._parameters:
+                self.written_parameters.add(name)
+                self._protect(name, self._parameters[name])
+            elif name in self._others and name not in self._saved:
+                buffer, _, saved = self._others[name]
+                if self._is_replaced(name):
+                    self._replaced[name], self._saved[name] = self._holders[name], saved.clone()
+                else:
+                    self._protect(name, buffer, saved.clone())
 
     def roll_back(self) -> None:
         """Random states and buffers as they were at the mark."""
@@ -74,21 +124,26 @@ class Boundary:
     def restore_buffers(self, where: Tensor | None = None) -> None:
         """Buffers as they were at the mark; with ``where``, only if it is true, which only the device knows."""
         with torch.no_grad():
-            for buffer, saved in self._changed().values():
-                buffer.copy_(saved if where is None else torch.where(where > 0, saved, buffer))
+            for name, (buffer, saved) in self._changed().items():
+                if buffer.shape != saved.shape and where is None:
+                    module, attribute = self._holders[name]
+                    module._buffers[attribute] = saved.clone()
+                elif buffer.shape == saved.shape:
+                    buffer.copy_(saved if where is None else torch.where(where > 0, saved, buffer))
 
     def _changed(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Buffers that a step may have changed since the mark, each with what it held then."""
         changed = {name: (buffer, self._saved[name]) for name, buffer in self._buffers.items()}
-        for name, (buffer, version, saved) in self._others.items():
-            if name not in changed and buffer._version != version:
-                # Written for the first time, in the step that is being undone.
-                changed[name] = (buffer, saved)
+        changed |= {name: (_hanging(holder), self._saved[name]) for name, holder in self._replaced.items()}
+        for name, (_, _, saved) in self._others.items():
+            if name not in changed and self._is_written(name):
+                # For the first time, in the step that is being undone.
+                changed[name] = (_hanging(self._holders[name]), saved)
         return changed
 
     def changing(self) -> list[Tensor]:
         """Buffers that steps are known to change."""
-        return list(self._buffers.values())
+        return [*self._buffers.values(), *map(_hanging, self._replaced.values())]
 
     def buffers(self) -> dict[str, Tensor]:
         """Buffers that steps change, as they were at the mark."""
@@ -98,3 +153,11 @@ class Boundary:
         """Random states at the mark, as a checkpoint stores them."""
         assert self._host is not None
         return as_stored(self._host.python, self._host.numpy, self._torch)
+
+
+def _hanging(holder: tuple[nn.Module, str]) -> Tensor:
+    """The buffer that a module has at present."""
+    module, name = holder
+    buffer = module._buffers[name]
+    assert buffer is not None
+    return buffer

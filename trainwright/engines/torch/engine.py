@@ -132,6 +132,8 @@ class TorchEngine:
 
     def forward_backward(self, batch: Any, portion: Portion, *, sync: bool) -> Tensor | None:
         self._sums_now = sync and self.strategy.sums_in_backward
+        if self.boundary.is_looking:
+            self.boundary.look()
         with self.strategy.micro_batch(sync=sync):
             return self._training_step(batch, portion)
 
@@ -181,6 +183,8 @@ class TorchEngine:
         return total
 
     def finish_gradients(self, loss: Tensor | None, *, norm_wanted: bool) -> Tensor | None:
+        if self.boundary.is_looking:
+            self._find_what_the_model_writes()
         if self._reduces:
             loss = self._reduced(loss)
         self._scaler = self.precision.scaler
@@ -221,6 +225,14 @@ class TorchEngine:
         # BatchNorm's statistics, which each process took from its own samples.
         self.backend.share(self.boundary.changing())
         return self.backend.sum(torch.zeros((), device=self.device) if loss is None else loss.float())
+
+    def _find_what_the_model_writes(self) -> None:
+        """In the first steps: parameters and buffers that a forward pass changes unseen must be kept at boundaries."""
+        written = self.boundary.written()
+        if not self.is_alone:
+            # Who keeps what must be the same everywhere: it is also shared out.
+            written = sorted({name for names in self.backend.gather(written) for name in names})
+        self.boundary.protect(written)
 
     def apply_update(self) -> None:
         self.wait_for_copy()

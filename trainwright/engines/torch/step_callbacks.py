@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from trainwright.config.run_directory import run_directory
 from trainwright.core.callback import TrainerCallback
 
 logger = logging.getLogger("trainwright")
@@ -58,7 +58,7 @@ class ProfileCallback(TrainerCallback):
     def _write(self, args: Any) -> None:
         if self._profiler is None:
             return
-        folder = Path(args.output_dir) / "profile"
+        folder = run_directory(args) / "profile"
         if args.process_index > 0:
             folder /= f"rank-{args.process_index:05d}"
         self._profiler.stop()

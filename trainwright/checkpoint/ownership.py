@@ -1,0 +1,44 @@
+"""A run takes possession of its directory: checkpoints of other runs are set aside before it writes its first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trainwright.checkpoint.directory import set_aside_others
+from trainwright.checkpoint.identity import Owner, RunIdentity, read_owner, write_owner
+from trainwright.checkpoint.manifest import run_of
+from trainwright.core.events import RunEvents
+
+
+def owner_after_resume(checkpoint: Path) -> Owner:
+    """The run that goes on from ``checkpoint``: the one that wrote it."""
+    writer, there = run_of(checkpoint), read_owner(checkpoint.parent)
+    if there is not None and there.wrote(writer):
+        return there
+    # Releases before 0.2 named no run.
+    return Owner(RunIdentity.new(), owns_unnamed=True) if writer is None else Owner(writer)
+
+
+def claim(run_directory: Path, owner: Owner, events: RunEvents, last_step: int | None = None) -> None:
+    """Write down whose the folder is and move what others left there into ``previous-<id>``.
+
+    With ``last_step`` also later checkpoints of the run itself: it was resumed from there by name, so they belong to a
+    course that was given up.
+    """
+    try:
+        run_directory.mkdir(parents=True, exist_ok=True)
+        # First of all: killed right after it, the next start knows that what is there is not this run's.
+        write_owner(run_directory, owner)
+        moved = set_aside_others(run_directory, owner, last_step)
+    except OSError as error:
+        # Saves will meet the same error, and say so; nothing of another run is touched.
+        events.record("not_claimed", f"Checkpoints of earlier runs could not be set aside: {error}.")
+        return
+    for place, names in moved.items():
+        events.record(
+            "set_aside",
+            f"{', '.join(names)} {'does' if len(names) == 1 else 'do'} not belong to this run: moved to {place}. To "
+            "resume from there instead, pass that path as resume_from_checkpoint.",
+            checkpoints=names,
+            folder=place.name,
+        )

@@ -1,0 +1,35 @@
+"""Where a run lives, whatever the process's working directory becomes while it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+def run_directory(args: Any) -> Path:
+    """``output_dir`` as an absolute path: a relative one is meant from where the arguments were made.
+
+    >>> import os
+    >>> from trainwright import TrainingArguments
+    >>> here, args = Path.cwd(), TrainingArguments("runs/first")
+    >>> os.chdir("/")
+    >>> run_directory(args) == here / "runs/first"
+    True
+    >>> os.chdir(here)
+    """
+    return anchored(args, args.output_dir)
+
+
+def anchored(args: Any, path: str | Path) -> Path:
+    """``path`` as an absolute path, meant from where ``args`` were made."""
+    made_in = Path(getattr(getattr(args, "_resolution", None), "working_directory", None) or ".")
+    # Arguments that came from another machine know a folder that is not here.
+    return ((made_in if made_in.is_dir() else Path()) / path).absolute()
+
+
+def working_directory() -> str | None:
+    """The present working directory; None where it was deleted."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return None
