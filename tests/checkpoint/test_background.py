@@ -87,49 +87,83 @@ def test_with_somebody_elses_callback_the_copy_is_made_at_once(
         torch.testing.assert_close(third[name], tensor * 0.25)
 
 
-class Renormalizing(nn.Module):
-    """An embedding that rescales its rows in every forward pass: weights change outside the update."""
+class Writing(nn.Module):
+    """Rescales its embedding in the forward pass, through ``.data`` or not: weights change outside the update."""
 
-    def __init__(self, forward_ran: threading.Event) -> None:
+    def __init__(self, forward_ran: threading.Event, *, first: int, through_data: bool = True) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.words = nn.Embedding(10, 6, max_norm=0.5)
-        self.out = nn.Linear(6, 3)
-        self.forward_ran = forward_ran
+        self.words = nn.Embedding(400, 20)
+        self.out = nn.Linear(20, 3)
+        self.forward_ran, self.first, self.through_data = forward_ran, first, through_data
+        self.passes = 0
 
     def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        with torch.no_grad():
-            self.words.weight.mul_(3.0)
+        self.passes += 1
+        if self.passes >= self.first:
+            weight = self.words.weight.data if self.through_data else self.words.weight.detach()
+            # A few rows, as a codebook does with the codes that were used.
+            weight[5 * self.passes : 5 * self.passes + 3] *= 3.0
         loss = F.cross_entropy(self.out(self.words(x.abs().long().clamp(max=9)).mean(1)), labels)
         self.forward_ran.set()
         return {"loss": loss}
 
 
+def train_writing(
+    make_args: MakeArgs, monkeypatch: pytest.MonkeyPatch, forward_ran: threading.Event, model: nn.Module
+) -> list[str]:
+    """Six steps, saved at every second; copies in the background wait for the next forward pass."""
+
+    def until_next_forward() -> None:
+        forward_ran.clear()
+        forward_ran.wait(2)
+
+    threads = slow_copies(monkeypatch, until_next_forward)
+    args = make_args(max_steps=6, save_strategy="steps", save_steps=2, learning_rate=0.1)
+    Trainer(model, args, train_dataset=classification_rows(32)).train()
+    return threads
+
+
+def assert_saved(folder: Path, history: dict[int, dict[str, Tensor]], *steps: int) -> None:
+    found = sorted(path.name for path in folder.glob("checkpoint-*"))
+    assert found == [f"checkpoint-{step}" for step in steps]
+    for step in steps:
+        for name, tensor in saved(folder, step).items():
+            assert torch.equal(tensor, history[step][name]), (step, name)
+
+
+@pytest.mark.parametrize("through_data", [True, False])
+def test_a_model_that_writes_its_weights_is_found_out_in_its_first_steps(
+    make_args: MakeArgs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    history: dict[int, dict[str, Tensor]],
+    through_data: bool,
+) -> None:
+    forward_ran = threading.Event()
+    model = Writing(forward_ran, first=1, through_data=through_data)
+    threads = train_writing(make_args, monkeypatch, forward_ran, model)
+    assert set(threads) == {"MainThread"}
+    assert_saved(tmp_path / "run", history, 2, 4, 6)
+
+
 @pytest.mark.slow
+@pytest.mark.parametrize("through_data", [True, False])
 def test_a_torn_copy_is_thrown_away_and_made_up_for(
     make_args: MakeArgs,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     history: dict[int, dict[str, Tensor]],
     caplog: pytest.LogCaptureFixture,
+    through_data: bool,
 ) -> None:
+    """Where a model begins to write later: step 2 is torn, so step 3 is saved; from then on copies are made at once."""
     forward_ran = threading.Event()
-
-    def until_next_forward() -> None:
-        forward_ran.clear()
-        forward_ran.wait(10)
-
-    threads = slow_copies(monkeypatch, until_next_forward)
-    args = make_args(max_steps=6, save_strategy="steps", save_steps=2, learning_rate=0.1)
-    Trainer(Renormalizing(forward_ran), args, train_dataset=classification_rows(32)).train()
+    model = Writing(forward_ran, first=3, through_data=through_data)
+    threads = train_writing(make_args, monkeypatch, forward_ran, model)
     assert "the weights were changed while they were copied" in caplog.text
-    found = sorted(path.name for path in (tmp_path / "run").glob("checkpoint-*"))
-    # Step 2 was torn, so step 3 was saved; from then on copies are made at once.
-    assert found == ["checkpoint-3", "checkpoint-4", "checkpoint-6"]
     assert threads.count("trainwright-save") <= 2
-    for step in (3, 4, 6):
-        for name, tensor in saved(tmp_path / "run", step).items():
-            assert torch.equal(tensor, history[step][name]), (step, name)
+    assert_saved(tmp_path / "run", history, 3, 4, 6)
 
 
 def test_a_listener_of_on_save_finds_the_finished_folder(make_args: MakeArgs) -> None:

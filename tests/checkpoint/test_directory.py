@@ -18,7 +18,6 @@ from trainwright.checkpoint.manifest import problems_of, write_manifest
 from trainwright.checkpoint.saver import SaveJob, Saver
 from trainwright.core.events import RunEvents
 
-
 OWNER = Owner(RunIdentity.new())
 
 

@@ -49,7 +49,7 @@ def test_every_operation(folder: Path, operations: list[tuple[str, str]]) -> Non
 
 
 def test_nothing_is_published_before_it_is_on_disk(operations: list[tuple[str, str]]) -> None:
-    """For every checkpoint: the manifest is written last, and all files and their folder are forced out, then renamed."""
+    """For every checkpoint: the manifest is written last, then all is forced out together, then renamed."""
     saves: list[list[tuple[str, str]]] = [[]]
     for name, where in operations:
         if name == "mkdir" and saves[-1]:

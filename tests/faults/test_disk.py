@@ -20,7 +20,6 @@ from trainwright import NotSavedError, TrainerCallback, get_last_checkpoint
 from trainwright.checkpoint import durable
 from trainwright.checkpoint.directory import list_checkpoints
 from trainwright.checkpoint.manifest import problems_of
-
 from trainwright.trainer import bookkeeping
 
 ROOT = Path(__file__).parents[2]

@@ -97,19 +97,25 @@ def file_chunks(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | Non
 
 
 def unstorable(tensors: Mapping[str, Tensor]) -> str | None:
-    """The name of a tensor whose type a safetensors file cannot hold; None where there is none."""
-    return next((name for name, tensor in tensors.items() if tensor.dtype not in _NAMES), None)
+    """The name of a tensor that a safetensors file cannot hold; None where there is none."""
+    return next((n for n, t in tensors.items() if not isinstance(t, Tensor) or t.dtype not in _NAMES), None)
+
+
+def refuse_unstorable(tensors: Mapping[str, Tensor]) -> None:
+    """Raise for a tensor whose type a safetensors file cannot hold."""
+    if wrong := unstorable(tensors):
+        kind = getattr(tensors[wrong], "dtype", None) or type(tensors[wrong]).__name__
+        raise ValueError(
+            f"{wrong} is of type {kind}, which safetensors cannot hold: keep it out of the state dict "
+            "(register_buffer(..., persistent=False)) or convert it."
+        )
 
 
 def _layout(names: list[str], tensors: Mapping[str, Tensor]) -> tuple[dict[str, Any], list[int]]:
     header: dict[str, Any] = {}
     sizes: list[int] = []
     start = 0
-    if wrong := unstorable(tensors):
-        raise ValueError(
-            f"{wrong} is of type {tensors[wrong].dtype}, which safetensors cannot hold: keep it out of the state dict "
-            "(register_buffer(..., persistent=False)) or convert it."
-        )
+    refuse_unstorable(tensors)
     for name in names:
         tensor = tensors[name]
         size = math.prod(tensor.shape) * tensor.element_size()

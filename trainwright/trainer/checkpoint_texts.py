@@ -166,7 +166,7 @@ def _state_of(callback: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     state = callback.state_dict()
     tensors = {name: tensor.detach() for name, tensor in state.get("tensors", {}).items()}
     if name := unstorable(tensors):
-        raise ValueError(f"{name} is of type {tensors[name].dtype}, which safetensors cannot hold")
+        raise ValueError(f"{name} is of a type that safetensors cannot hold")
     return tensors, _as_json(state.get("values", {}))
 
 

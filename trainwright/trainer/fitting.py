@@ -170,6 +170,8 @@ class FittingMethods(BookkeepingMethods):
         tensors = [*self.model.parameters(), *self.model.buffers()]
         # In main memory: the device is about to be filled to the brim.
         before = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
+        # A forward pass may put another tensor into a buffer's place.
+        hung = [(module, name, kept) for module in self.model.modules() for name, kept in module._buffers.items()]
         inner = getattr(self.optimizer, "optimizers", [self.optimizer])
         had_state = any(optimizer.state for optimizer in inner)
         try:
@@ -180,6 +182,8 @@ class FittingMethods(BookkeepingMethods):
             if not had_state:
                 for optimizer in inner:
                     optimizer.state.clear()
+            for module, name, kept in hung:
+                module._buffers[name] = kept
             with torch.no_grad():
                 for tensor, old in zip(tensors, before, strict=True):
                     tensor.copy_(old)

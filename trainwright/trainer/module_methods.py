@@ -8,11 +8,13 @@ from typing import Any
 from torch import nn
 from torch.utils.data import DataLoader
 
+from trainwright.checkpoint.pack import refuse_unstorable
 from trainwright.config.fields import ours
 from trainwright.core.callback import EVENTS
 from trainwright.engines.torch.engine import TorchEngine
 from trainwright.engines.torch.module import Module, module_in
 from trainwright.engines.torch.module_engine import ManualEngine, ModuleEngine
+from trainwright.engines.torch.targets import unwrap
 from trainwright.trainer.own_state import OwnState
 from trainwright.trainer.reporting import ReportingMethods
 from trainwright.trainer.signatures import is_users_own
@@ -81,6 +83,10 @@ class ModuleMethods(ReportingMethods):
         for callback in self.callback_handler.callbacks:
             if isinstance(callback, OwnState):
                 callback.state_dict()
+        model = unwrap(self.model)
+        if not hasattr(model, "save_pretrained"):
+            # Others are written by code of their own, which may know how.
+            refuse_unstorable(model.state_dict())
 
     # ---- data
 

@@ -51,7 +51,6 @@ class Boundary:
                     # Normalization kernels write these without counting it as a write.
                     self._protect(name, buffer)
                 else:
-                    self._others[name] = (buffer, buffer._version, buffer.detach().clone())
                     self._holders[name] = (module, name.rpartition(".")[2])
 
     def mark(self) -> None:
@@ -59,7 +58,9 @@ class Boundary:
         if self.keeps_random:
             self._host = self._generators.capture()
             self._torch = torch_states()
-        if self._others:
+        if self._marks == 0:
+            self._others = {name: _noted(_hanging(holder)) for name, holder in self._holders.items()}
+        elif self._others:
             self._forget_what_never_changes()
         self.is_looking, self._samples = self._marks < _COMPARED_STEPS, {}
         self._marks += 1
@@ -153,6 +154,10 @@ class Boundary:
         """Random states at the mark, as a checkpoint stores them."""
         assert self._host is not None
         return as_stored(self._host.python, self._host.numpy, self._torch)
+
+
+def _noted(buffer: Tensor) -> tuple[Tensor, int, Tensor]:
+    return buffer, buffer._version, buffer.detach().clone()
 
 
 def _hanging(holder: tuple[nn.Module, str]) -> Tensor:

@@ -1,0 +1,107 @@
+"""Models that write weights or buffers in their forward pass: a step that is undone leaves no trace of it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.faults import runner
+from trainwright import Trainer, TrainingArguments, get_last_checkpoint
+
+
+class Codebook(nn.Module):
+    """Keeps a codebook, a slowly following copy of a layer and a mean, each in a way that torch does not count."""
+
+    def __init__(self, fails_at: int = 0, error: Exception | None = None, *, early: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.out, self.dropout = nn.Linear(6, 6), nn.Linear(6, 3), nn.Dropout(0.1)
+        self.follower = nn.Linear(6, 6).requires_grad_(False)
+        self.codes: Tensor
+        self.mean: Tensor
+        self.register_buffer("codes", torch.randn(40, 6))
+        self.register_buffer("mean", torch.zeros(6))
+        self.passes, self.fails_at, self.early = 0, fails_at, early
+        self.error = error or RuntimeError("a mistake")
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        if self.early and self.passes == self.fails_at:
+            raise self.error
+        hidden = torch.tanh(self.layer(self.dropout(x)))
+        nearest = torch.cdist(hidden.detach(), self.codes).argmin(1)
+        # Written through `.data`, as implementations of VQ-VAE and MoCo do.
+        self.codes.data[nearest] = 0.9 * self.codes.data[nearest] + 0.1 * hidden.detach()
+        for own, following in zip(self.layer.parameters(), self.follower.parameters(), strict=True):
+            following.data.mul_(0.9).add_(own.data, alpha=0.1)
+        # Another tensor under the same name.
+        self.mean = 0.9 * self.mean + 0.1 * hidden.detach().mean(0)
+        if self.passes == self.fails_at:
+            raise self.error
+        return self.out(hidden + self.follower(x) + self.codes[nearest] - self.mean)
+
+
+class Unprepared(Trainer):
+    def _look_for_what_fits(self, run: Any, loader: Any) -> None: ...
+
+
+def build(folder: Path, model: nn.Module, *, looks: bool = False, **extra: Any) -> Trainer:
+    settings = {"max_steps": 8, "per_device_train_batch_size": 4, "save_steps": 100, "learning_rate": 1e-2}
+    quiet = {"disable_tqdm": True, "use_cpu": True, "resume": "auto", "logging_steps": 2}
+    args = TrainingArguments(str(folder), **settings, **quiet, **extra)
+    # The look before the first step is tested apart: here it is a step that does not fit.
+    kind = Trainer if looks else Unprepared
+    return kind(model, args, train_dataset=runner.rows())
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> str:
+    torch.set_num_threads(1)
+    trainer = build(tmp_path_factory.mktemp("straight"), Codebook())
+    trainer.train()
+    return runner.fingerprint(trainer)
+
+
+@pytest.mark.parametrize("step", [3, 6])
+def test_an_error_in_the_middle_of_a_step(tmp_path: Path, straight: str, step: int) -> None:
+    with pytest.raises(RuntimeError, match="a mistake"):
+        build(tmp_path, Codebook(fails_at=step)).train()
+    assert get_last_checkpoint(tmp_path) == str(tmp_path / f"checkpoint-{step - 1}")
+    trainer = build(tmp_path, Codebook())
+    trainer.train()
+    assert runner.fingerprint(trainer) == straight
+
+
+@pytest.mark.parametrize("step", [3, 6])
+def test_a_step_that_does_not_fit_into_memory_is_done_again(tmp_path: Path, step: int) -> None:
+    """What it had written before it failed is gone: all is as if it had failed at once."""
+    ends = []
+    for early in (True, False):
+        model = Codebook(step, torch.OutOfMemoryError("CUDA out of memory"), early=early)
+        trainer = build(tmp_path / str(early), model, micro_batch="auto")
+        trainer.train()
+        assert model.passes > 8
+        ends.append(runner.fingerprint(trainer))
+    assert ends[0] == ends[1]
+
+
+def test_the_look_before_the_first_step_leaves_no_trace(tmp_path: Path, straight: str) -> None:
+    model = Codebook()
+    trainer = build(tmp_path, model, looks=True, micro_batch="auto")
+    trainer.train()
+    assert model.passes > 8
+    assert runner.fingerprint(trainer) == straight
+
+
+def test_a_step_that_is_not_finite_leaves_the_codebook_alone(tmp_path: Path) -> None:
+    rows = runner.rows()
+    model = Codebook()
+    trainer = build(tmp_path, model)
+    trainer.train_dataset = [*rows[:20], {**rows[20], "x": torch.full((6,), math.nan)}, rows[21]]
+    trainer.train()
+    assert all(torch.isfinite(tensor).all() for tensor in model.state_dict().values())
