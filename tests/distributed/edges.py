@@ -146,10 +146,10 @@ def full_disk(folder: Path) -> dict[str, Any]:
     """One process cannot write its part of one checkpoint: nobody has that one, and training goes on."""
     real = saver.write_file
 
-    def failing(path: Path, chunks: Any) -> Any:
+    def failing(path: Path, chunks: Any, *, force: bool = True) -> Any:
         if RANK == LAST and "checkpoint-2" in str(path):
             raise OSError(28, "No space left on device")
-        return real(path, chunks)
+        return real(path, chunks, force=force)
 
     saver.write_file = failing
     try:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from trainwright.cli.app import BAD_USAGE, FAILED, INTERRUPTED, app, program
-from trainwright.core.errors import Preempted, lost_a_peer
+from trainwright.core.errors import NotSavedError, Preempted, lost_a_peer
 
 #: Words that typer does not know are the experiment's: section.key=value, --section.key value.
 _OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -206,8 +206,8 @@ def outcome(go_on: Callable[[], str] | None = None) -> Iterator[None]:
             typer.echo(f"{stop}" + (f" Go on with: {go_on()}" if go_on else ""), err=True)
         raise
     except Exception as error:
-        if not lost_a_peer(error):
-            # Otherwise the traceback that matters is another process's.
+        if not lost_a_peer(error) and not isinstance(error, NotSavedError):
+            # Otherwise the traceback that matters is another process's, or there is nothing in it that helps.
             traceback.print_exc()
         typer.echo(f"Failed: {type(error).__name__}: {error}", err=True)
         raise typer.Exit(FAILED) from None

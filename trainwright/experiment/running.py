@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from trainwright.config.backends import place_from_environment
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded, load_experiment
 from trainwright.config.secrets import redacted_values
-from trainwright.core.errors import MissingMetricError
+from trainwright.core.errors import MissingMetricError, NotSavedError
 from trainwright.experiment.building import Built, build, build_trained, run_folder, training_rows
 from trainwright.experiment.sources import columns_of, load_rows
 from trainwright.experiment.stored import (
@@ -72,6 +73,11 @@ def train(loaded: Loaded, *, fresh: bool = False, say: Say = print) -> Trained:
         if built.trainer.state.global_step > 0 or not is_refusal(error):
             raise
         raise ConfigError(f"{loaded.document.source}: {error}") from error
+    except NotSavedError:
+        # The folder may still take a model; what is missing is said all the same.
+        with contextlib.suppress(OSError):
+            built.trainer.save_model()
+        raise
     metrics = {**output.metrics, **_last_evaluation(built)}
     # Of weights in parts every process writes some.
     built.trainer.save_model()
