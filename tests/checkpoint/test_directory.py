@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -129,6 +131,30 @@ def test_a_passing_fault_is_tried_again(tmp_path: Path, monkeypatch: pytest.Monk
     saver.save(SaveJob(tmp_path / "checkpoint-1", 1, lambda folder: None, texts={"a.json": at_third}), background=False)
     assert saver.failed_step is None
     assert problems_of(tmp_path / "checkpoint-1") == []
+
+
+def test_a_slow_disk_is_waited_for_once_and_not_for_every_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All files and their folder are forced out at the same time, then the name."""
+    # Three files, the manifest and the folder: each waits here until the others are here too.
+    together = threading.Barrier(5, timeout=20)
+    calls: list[int] = []
+
+    class SlowDisk:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def fsync(self, descriptor: int) -> None:
+            calls.append(descriptor)
+            if len(calls) <= 5:
+                together.wait()
+            os.fsync(descriptor)
+
+    monkeypatch.setattr("trainwright.checkpoint.durable.os", SlowDisk())
+    make(tmp_path, 5)
+    assert problems_of(tmp_path / "checkpoint-5") == []
+    assert len(calls) == 6
 
 
 def test_the_same_step_may_be_saved_again(tmp_path: Path) -> None:

@@ -127,15 +127,17 @@ def test_a_run_without_checkpoints_of_its_own_leaves_others_where_they_are(tmp_p
     assert get_last_checkpoint(folder) == str(folder / "checkpoint-12")
 
 
-def test_a_checkpoint_caught_between_two_names_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_checkpoint_caught_between_two_names_is_found(tmp_path: Path, by_name: bool) -> None:
     """Killed between the two renames of a save of the same step: it lies aside, and is the only one."""
     straight = runner.trained(tmp_path / "straight")
     folder = tmp_path / "run"
     build(folder, [StopAt(6)], save_steps=6).train()
     os.rename(folder / "checkpoint-6", aside_of(folder / "checkpoint-6"))
-    assert get_last_checkpoint(folder) == str(aside_of(folder / "checkpoint-6"))
+    found = get_last_checkpoint(folder)
+    assert found == str(aside_of(folder / "checkpoint-6"))
     trainer = runner.build(folder)
-    trainer.train()
+    trainer.train(resume_from_checkpoint=found if by_name else None)
     assert runner.fingerprint(trainer) == straight
     assert trainer._first_step == 6
     assert list(folder.glob(".checkpoint-*")) == []

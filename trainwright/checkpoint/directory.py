@@ -113,6 +113,14 @@ def sweep(run_directory: str | Path) -> list[str]:
     return swept
 
 
+def put_back(checkpoint: Path) -> Path:
+    """Where a checkpoint is that :func:`sweep` has put back since its path was found out."""
+    match = _LEFTOVER.match(checkpoint.name)
+    if match is None or checkpoint.exists():
+        return checkpoint
+    return checkpoint_path(checkpoint.parent, int(match.group(1)))
+
+
 def _leftovers(root: Path) -> Iterator[tuple[Path, int, str]]:
     for path in sorted(root.iterdir()):
         match = _LEFTOVER.match(path.name)

@@ -15,10 +15,10 @@ def verify(
     folder: Annotated[Path, typer.Argument(help="A run directory, or one checkpoint.", exists=True, file_okay=False)],
 ) -> None:
     """Check every file of a run's checkpoints against what was written; exit code 1 if any is damaged."""
-    from trainwright.checkpoint.directory import list_checkpoints
+    from trainwright.checkpoint.directory import all_checkpoints
     from trainwright.checkpoint.manifest import has_manifest, problems_of
 
-    checkpoints = [folder] if has_manifest(folder) else list_checkpoints(folder)
+    checkpoints = [folder] if has_manifest(folder) else all_checkpoints(folder)
     if not checkpoints:
         typer.echo(f"{folder} holds no finished checkpoint.", err=True)
         raise typer.Exit(BAD_USAGE)

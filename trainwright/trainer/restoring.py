@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from trainwright.checkpoint.directory import PREVIOUS, all_checkpoints, list_checkpoints, newest_good
+from trainwright.checkpoint.directory import PREVIOUS, all_checkpoints, list_checkpoints, newest_good, put_back
 from trainwright.checkpoint.interchange.continuing import PresentOptimizer, with_names
 from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, holds, run_of, verify
 from trainwright.checkpoint.sharded import StoredTensors, is_stored
@@ -298,6 +298,7 @@ def _same_setting(one: Any, other: Any) -> bool:
 
 def _verified(folder: Path) -> Path:
     """``folder``, or the newest good checkpoint in it; what is damaged is refused with a way out."""
+    folder = put_back(folder)
     if list_checkpoints(folder):
         found = newest_good(folder)
         _refuse_if_all_damaged(folder) if found is None else None

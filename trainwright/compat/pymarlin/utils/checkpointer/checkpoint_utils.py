@@ -69,6 +69,10 @@ class DefaultCheckpointerArguments:
                 "that nobody takes them for pickles."
             )
             self.file_ext = EXTENSION
+        # Absolute: somebody's code may change the working directory.
+        self.save_dir = os.path.abspath(self.save_dir)
+        if self.model_state_save_dir:
+            self.model_state_save_dir = os.path.abspath(self.model_state_save_dir)
 
 
 class AbstractCheckpointer(ABC):
