@@ -133,9 +133,7 @@ def test_a_passing_fault_is_tried_again(tmp_path: Path, monkeypatch: pytest.Monk
     assert problems_of(tmp_path / "checkpoint-1") == []
 
 
-def test_a_slow_disk_is_waited_for_once_and_not_for_every_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_disk_is_waited_for_once_and_not_for_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All files and their folder are forced out at the same time, then the name."""
     # Three files, the manifest and the folder: each waits here until the others are here too.
     together = threading.Barrier(5, timeout=20)

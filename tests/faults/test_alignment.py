@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -19,12 +18,6 @@ from trainwright.checkpoint.layout import laid_out, stored_strides, strides_as_m
 from trainwright.checkpoint.states import pack_state, unpack_state
 
 ALIGNMENT = 64
-
-
-def moved_by(tensor: Tensor, offset: int) -> Tensor:
-    """The same numbers, ``offset`` bytes after a place that is aligned."""
-    room = torch.empty(tensor.nbytes + ALIGNMENT, dtype=torch.uint8)
-    return room[offset : offset + tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
 
 class Convolving(nn.Module):
@@ -112,32 +105,6 @@ def test_what_is_restored_lies_as_it_did(tmp_path: Path, name: str) -> None:
     ):
         assert one.stride() == other.stride(), key
         assert torch.equal(one, other), key
-
-
-class FromNumpy:
-    """Makes batches of numpy arrays, which lie where numpy happens to have room; here, ``offset`` bytes off."""
-
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
-
-    def __call__(self, samples: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-        batch = {key: torch.from_numpy(np.stack([np.asarray(s[key]) for s in samples])) for key in samples[0]}
-        return {key: moved_by(tensor, self.offset) for key, tensor in batch.items()}
-
-
-@pytest.mark.parametrize("offset", [8, 16, 32, 40])
-def test_where_a_batch_begins_does_not_matter(tmp_path: Path, offset: int) -> None:
-    """Numbers of a matrix product depend on it; where numpy puts an array is chance, also after a resume."""
-
-    def run(folder: Path, collate: FromNumpy) -> str:
-        torch.set_num_threads(1)
-        args = runner.build(folder, max_steps=6, save_strategy="no").args
-        trainer = Trainer(runner.Net().double(), args, data_collator=collate, train_dataset=rows)
-        trainer.train()
-        return runner.fingerprint(trainer)
-
-    rows = [{"x": row["x"].double(), "labels": row["labels"]} for row in runner.rows()]
-    assert run(tmp_path / "moved", FromNumpy(offset)) == run(tmp_path / "straight", FromNumpy(0))
 
 
 @given(

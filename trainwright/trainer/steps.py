@@ -14,7 +14,6 @@ from trainwright.data.feed import take
 from trainwright.engines.torch.cutting import cut_batch
 from trainwright.engines.torch.losses import logits_of, loss_of, smoothed_loss
 from trainwright.engines.torch.module import Module, loss_in, module_in
-from trainwright.engines.torch.moving import aligned
 from trainwright.engines.torch.targets import TargetCounter, base_model, is_mapping
 from trainwright.recipes.distillation.teacher import without_teacher_columns
 from trainwright.trainer.optimization import OptimizationMethods
@@ -167,7 +166,7 @@ class StepMethods(OptimizationMethods):
                 "A batch came out empty: none of the dataset's columns is an argument of the model's forward. "
                 "Rename the columns, or set remove_unused_columns=False."
             )
-        return aligned(inputs) if self.engine.device.type == "cpu" else self.engine.to_device(inputs)
+        return inputs if self.engine.device.type == "cpu" else self.engine.to_device(inputs)
 
     def compute_loss_context_manager(self) -> Any:
         """Context of a forward pass: autocast where the run uses it."""

@@ -92,9 +92,11 @@ class Boundary:
         found = [name for name in self._others if name not in self._saved and self._is_written(name)]
         return found + [name for name, seen in self._samples.items() if not seen.matches(self._parameters[name])]
 
-    def _is_written(self, name: str) -> bool:
+    def _is_written(self, name: str, *, compare: bool = True) -> bool:
+        """Return True if a buffer is not what it was at the mark; to ``compare`` its contents waits for the device."""
         buffer, version, saved = self._others[name]
-        return self._is_replaced(name) or buffer._version != version or not torch.equal(buffer, saved)
+        is_counted = self._is_replaced(name) or buffer._version != version
+        return is_counted or (compare and not torch.equal(buffer, saved))
 
     def _is_replaced(self, name: str) -> bool:
         return _hanging(self._holders[name]) is not self._others[name][0]
@@ -125,19 +127,20 @@ class Boundary:
     def restore_buffers(self, where: Tensor | None = None) -> None:
         """Buffers as they were at the mark; with ``where``, only if it is true, which only the device knows."""
         with torch.no_grad():
-            for name, (buffer, saved) in self._changed().items():
+            # Where the device decides, the step came so far that what it has written is known.
+            for name, (buffer, saved) in self._changed(compare=where is None).items():
                 if buffer.shape != saved.shape and where is None:
                     module, attribute = self._holders[name]
                     module._buffers[attribute] = saved.clone()
                 elif buffer.shape == saved.shape:
                     buffer.copy_(saved if where is None else torch.where(where > 0, saved, buffer))
 
-    def _changed(self) -> dict[str, tuple[Tensor, Tensor]]:
+    def _changed(self, *, compare: bool = True) -> dict[str, tuple[Tensor, Tensor]]:
         """Buffers that a step may have changed since the mark, each with what it held then."""
         changed = {name: (buffer, self._saved[name]) for name, buffer in self._buffers.items()}
         changed |= {name: (_hanging(holder), self._saved[name]) for name, holder in self._replaced.items()}
         for name, (_, _, saved) in self._others.items():
-            if name not in changed and self._is_written(name):
+            if name not in changed and self._is_written(name, compare=compare):
                 # For the first time, in the step that is being undone.
                 changed[name] = (_hanging(self._holders[name]), saved)
         return changed

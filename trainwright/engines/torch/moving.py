@@ -23,37 +23,6 @@ def move(value: Any, device: torch.device) -> Any:
     return value
 
 
-#: What torch gives every tensor it makes; numpy gives 16, and a view of a row anything.
-_ALIGNMENT = 64
-
-
-def aligned(value: Any) -> Any:
-    """A batch whose CPU tensors begin where those that torch makes do; the batch itself where they do already.
-
-    Matrix products add up in an order that depends on it on some processors, and where numpy puts an array is chance:
-    the same batch would not always give the same bits.
-    """
-    return value if _is_aligned(value) else _realigned(value)
-
-
-def _is_aligned(value: Any) -> bool:
-    if type(value) is Tensor:
-        return value.layout is not torch.strided or not value.is_cpu or value.data_ptr() % _ALIGNMENT == 0
-    if isinstance(value, Mapping):
-        return all(map(_is_aligned, value.values()))
-    return all(map(_is_aligned, value)) if isinstance(value, (list, tuple)) else True
-
-
-def _realigned(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value if _is_aligned(value) else value.clone()
-    if isinstance(value, Mapping):
-        kind: Any = type(value)
-        copies = {key: _realigned(item) for key, item in value.items()}
-        return copies if kind is dict else kind(copies)
-    return rebuilt(value, [_realigned(item) for item in value]) if isinstance(value, (list, tuple)) else value
-
-
 def rebuilt(like: Any, items: list[Any]) -> Any:
     """``items`` as a list, tuple or named tuple, whatever ``like`` is."""
     return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
