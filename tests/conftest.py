@@ -16,6 +16,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from tests.misaligned import misplace_what_is_read
 from trainwright import TrainingArguments
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -46,6 +47,11 @@ def _one_thread_and_default_dtype() -> Iterator[None]:
     logger.setLevel(logging.NOTSET)
     torch.set_default_dtype(torch.float32)
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(autouse=True)
+def _what_is_read_lies_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    misplace_what_is_read(monkeypatch)
 
 
 @pytest.fixture
