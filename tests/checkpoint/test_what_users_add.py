@@ -171,6 +171,8 @@ def test_objects_that_fail_cost_only_their_own_part(tmp_path: Path, caplog: pyte
     trainer = build(folder, BrokenProcessor(), callbacks=[OddState()])
     trainer.train()
     assert runner.fingerprint(trainer) == runner.trained(tmp_path / "straight")
+    # Not the half of it that was written either.
+    assert "half.json" not in read_manifest(folder / "checkpoint-12")["files"]
     named = "\n".join(left_out(folder))
     assert "the files of the tokenizer or processor (Broken: no disk for you)" in named
     assert "the state of OddState" in named

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -28,6 +29,18 @@ class LeftOut:
         except Exception as error:
             self.note(what, error)
             return otherwise
+
+    def add_files(self, what: str, folder: Path, write: Callable[[], object]) -> bool:
+        """Let ``write`` put files into ``folder``; if it raises, the half of them that is there goes again."""
+        before = set(folder.rglob("*"))
+        try:
+            write()
+        except Exception as error:
+            for path in sorted(set(folder.rglob("*")) - before, reverse=True):
+                path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+            self.note(what, error)
+            return False
+        return True
 
     def note(self, what: str, error: BaseException | str) -> None:
         reason = error if isinstance(error, str) else in_words(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import math
@@ -68,16 +69,10 @@ class ModelFolder:
         save_pretrained: Any = getattr(model, "save_pretrained", None)
         is_written = False
         if self._safe and callable(save_pretrained):
-
-            def write() -> bool:
-                save_pretrained(str(draft), max_shard_size=self._shard_size)
-                return True
-
-            is_written = left_out.attempt("the files that its own code writes", write, False)
+            write = functools.partial(save_pretrained, str(draft), max_shard_size=self._shard_size)
+            is_written = left_out.add_files("the files that its own code writes", draft, write)
         if not is_written:
-            discard(draft)
-            draft.mkdir()
-            left_out.attempt("its configuration", lambda: save_config(model, draft), None)
+            left_out.add_files("its configuration", draft, lambda: save_config(model, draft))
             _write_tensors(_plain_tensors(model, apart=self._safe), draft, self._shard_size, safe=self._safe)
         for what in left_out.reasons:
             logger.error("The model in %s is saved without %s.", self.path, what)

@@ -280,7 +280,7 @@ class Saver:
             files[name] = write_text(staging / name, text(), force=False)
         if job.finish is not None:
             finish = job.finish
-            job.left_out.attempt("files in another library's format", lambda: finish(staging), None)
+            job.left_out.add_files("files in another library's format", staging, lambda: finish(staging))
         self._close(job, files)
         force_folder(staging)
 

@@ -155,24 +155,22 @@ class Capture:
             _save_by_its_own_code(trainer, folder, left_out)
             return
         model = unwrap(trainer.model)
-        left_out.attempt("the model's config.json", lambda: save_model_config(model, folder), None)
-        left_out.attempt("the model's generation_config.json", lambda: save_generation_config(model, folder), None)
+        left_out.add_files("the model's config.json", folder, lambda: save_model_config(model, folder))
+        left_out.add_files("the model's generation_config.json", folder, lambda: save_generation_config(model, folder))
         if self._processor_files is None:
-            self._processor_files = left_out.attempt(
-                "the files of the tokenizer or processor", lambda: _processor_files(trainer, folder), None
-            )
+            self._add_processor(trainer, folder, left_out)
         else:
             for name, contents in self._processor_files.items():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 (folder / name).write_bytes(contents)
 
-
-def _processor_files(trainer: Any, folder: Path) -> dict[str, bytes]:
-    """Let the tokenizer or processor write its files; returns them, since it does not change while a model trains."""
-    before = set(folder.rglob("*"))
-    trainer._save_processor(folder)
-    added = [path for path in folder.rglob("*") if path not in before and path.is_file()]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in added}
+    def _add_processor(self, trainer: Any, folder: Path, left_out: LeftOut) -> None:
+        """Let the tokenizer or processor write its files, and keep them: it does not change while a model trains."""
+        before = set(folder.rglob("*"))
+        what = "the files of the tokenizer or processor"
+        if left_out.add_files(what, folder, lambda: trainer._save_processor(folder)):
+            added = [path for path in folder.rglob("*") if path not in before and path.is_file()]
+            self._processor_files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in added}
 
 
 def _save_by_its_own_code(trainer: Any, folder: Path, left_out: LeftOut) -> None:
