@@ -96,6 +96,8 @@ class BookkeepingMethods(ArtifactMethods):
 
     def _refuse_to_look_saved(self) -> None:
         """After everything else: a training that could not save must not end like one that did."""
+        if self._handing_over is not None:
+            self._hand_over_the_end()
         if not self._events.unsaved:
             return
         takes_all = self._takes_all_to_save() or self.strategy.gathers_to_save

@@ -76,7 +76,9 @@ class RestoringMethods(SavingMethods):
             # What a checkpointer fetched is in a place of each process's own.
             return self._resolve_checkpoint(wanted)
         own = self._resolve_checkpoint(wanted) if self._backend.rank == 0 else None
-        return self._backend.gather(own)[0]
+        checkpoint = self._backend.gather(own)[0]
+        self._begin_run(checkpoint, by_name=wanted not in (None, False, True, "auto"))
+        return checkpoint
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str | Path, model: nn.Module | None = None) -> None:
         """Weights of a checkpoint into the model."""

@@ -160,7 +160,7 @@ class SavingMethods(EvaluationMethods):
 
     def _begin_run(self, checkpoint: Path | None, *, by_name: bool) -> None:
         """Find out which run this is: that of ``checkpoint``, or a new one; ``by_name`` if the user named it."""
-        if checkpoint is not None and self._handing_over is None:
+        if checkpoint is not None:
             self._owner = owner_after_resume(checkpoint)
         if self._wants_checkpoints():
             self._claim_run_directory(step_of(checkpoint) if checkpoint is not None and by_name else None)

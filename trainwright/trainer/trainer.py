@@ -302,7 +302,6 @@ class Trainer(RecipeMethods):
         self._backend.start(self.args)
         self._open_saving()
         checkpoint = self._agreed_checkpoint(resume_from_checkpoint)
-        self._begin_run(checkpoint, by_name=resume_from_checkpoint not in (None, False, True, "auto"))
         loader = resumable_loader(self.get_train_dataloader(), data_seed(self.args))
         loader = shared_training(loader, self._place(), self.args.gradient_accumulation_steps)
         plan = plan_training(self, loader)
@@ -322,8 +321,6 @@ class Trainer(RecipeMethods):
             try:
                 self._train_to_the_end(loader, plan, checkpoint, ignore_keys_for_eval)
                 self._finish_recipe()
-                if self._handing_over is not None:
-                    self._hand_over_the_end()
                 self._refuse_to_look_saved()
             except BaseException as error:
                 self.callback_handler.training_failed(error)
