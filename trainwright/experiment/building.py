@@ -13,6 +13,7 @@ from trainwright.callbacks.early_stopping import EarlyStoppingCallback
 from trainwright.callbacks.monitor import Monitor
 from trainwright.callbacks.progress import ProgressCallback
 from trainwright.callbacks.run_directory import RunDirectoryCallback
+from trainwright.checkpoint.manifest import holds, only_listed
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.backends import place_from_environment
 from trainwright.config.errors import ConfigError
@@ -139,12 +140,12 @@ def build_trained(loaded: Loaded, weights: Path, facts: dict[str, Any] | None) -
     task, training = arguments_for(loaded)
     args = without_training(training)
     set_seed(args.seed)
-    is_folder_of_hf = (weights / "config.json").is_file()
-    trained = str(weights) if is_folder_of_hf else None
+    is_folder_of_hf = holds(weights, "config.json")
     train = None
     if facts is None:
         train, _ = training_rows(loaded, args)
-    prepared = _prepared(task, Given(loaded, train, facts, trained))
+    with only_listed(weights) as source:
+        prepared = _prepared(task, Given(loaded, train, facts, str(source) if is_folder_of_hf else None))
     built = Built(loaded, task, args, prepared, _trainer(loaded, args, prepared, training=False))
     # Its metrics.jsonl is the curve of the training.
     built.trainer.remove_callback(RunDirectoryCallback)
@@ -153,7 +154,7 @@ def build_trained(loaded: Loaded, weights: Path, facts: dict[str, Any] | None) -
         built.trainer.remove_callback(ProgressCallback)
     # Fake quantization and smaller layers are part of the model that was trained.
     built.modifiers = restore_recipe(built.prepared.model, weights)
-    if trained is None:
+    if not is_folder_of_hf:
         try:
             built.trainer._load_from_checkpoint(weights)
         except ValueError as error:

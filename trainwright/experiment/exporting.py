@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainwright.checkpoint.manifest import holds
 from trainwright.checkpoint.weights import load_weights
 from trainwright.config.errors import ConfigError
 from trainwright.config.registry import load_object, split_reference
@@ -120,7 +121,7 @@ def load_trained(source: Path, model: str | None = None, *, trust: bool = False)
         return _loaded(built, weights)
     if run is not None:
         return _of_experiment(run, weights, trust)
-    if (weights / "config.json").is_file():
+    if holds(weights, "config.json"):
         return _of_transformers(weights)
     raise ConfigError(
         f"{source} does not say how its model is built: add --model my_file.py:function, which returns it."
@@ -165,7 +166,7 @@ def _of_transformers(weights: Path) -> Trained:
     if kind is None:
         raise ConfigError(f"transformers has no {named!r}: add --model my_file.py:function, which builds the model.")
     model = kind(config)
-    if (weights / "generation_config.json").is_file() and model.can_generate():
+    if holds(weights, "generation_config.json") and model.can_generate():
         model.generation_config = transformers.GenerationConfig.from_pretrained(weights)
     wanted = _number_format(weights)
     return _loaded(model if wanted is None else model.to(wanted), weights)

@@ -23,7 +23,7 @@ from trainwright.checkpoint.manifest import write_manifest
 from trainwright.checkpoint.pack import file_chunks
 from trainwright.checkpoint.sharded import StoredTensors
 from trainwright.checkpoint.states import split_state
-from trainwright.checkpoint.training_state import TRAINING
+from trainwright.checkpoint.training_state import CALLBACKS, OPTIMIZER, RANDOM, TRAINING
 from trainwright.checkpoint.weights import WEIGHTS, copied_apart, save_weights, stored_once
 from trainwright.config.fields import ours
 from trainwright.core.checkpointer import Checkpoint, Checkpointer
@@ -146,8 +146,9 @@ def write_folder(checkpoint: Checkpoint, folder: Path) -> None:
 
 def _contents(folder: Path, name: str) -> Any:
     path = folder / name
-    if name.endswith(".safetensors"):
+    if name in (OPTIMIZER, RANDOM, CALLBACKS):
         return dict(StoredTensors(folder, name))
+    # Anything else byte for byte: other files may say something in their metadata too.
     data = path.read_bytes()
     try:
         text = data.decode("utf-8")
