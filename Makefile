@@ -78,6 +78,7 @@ bench: $(VENV)/dev  ## measure; results belong into bench/RESULTS.md
 	$(BIN)/python bench/overhead.py
 	$(BIN)/python bench/evaluate.py
 	$(BIN)/python bench/checkpoint.py
+	$(BIN)/python bench/slow_disk.py
 	$(BIN)/python bench/resume.py
 	$(BIN)/python bench/micro_batch.py
 	$(BIN)/python bench/recipe_language.py
