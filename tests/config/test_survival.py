@@ -31,6 +31,7 @@ def test_defaults() -> None:
         "save_best": False,
         "keep_every": None,
         "resume": None,
+        "exact": "warn",
         "checkpoint_format": "trainwright",
         "save_in_background": True,
         "handle_signals": True,
@@ -58,6 +59,7 @@ def test_each_has_help_and_acts() -> None:
     [
         ({"resume": "checkpoint-5"}, "resume_from_checkpoint"),
         ({"resume": True}, "auto"),
+        ({"exact": "yes"}, "'require'"),
         ({"checkpoint_format": "pickle"}, "choose one of"),
         ({"keep_every": 0}, "at least 1"),
         ({"max_nonfinite_steps": 0}, "at least 1"),

@@ -228,7 +228,9 @@ def test_a_worker_that_dies_is_still_noticed() -> None:
             return super().__getitem__(index)
 
     loader = loader_over(Dying())
-    with pytest.raises(RuntimeError, match=r"DataLoader worker.*(killed by signal|exited unexpectedly)"):
+    with pytest.raises(
+        RuntimeError, match="was killed by SIGKILL, as the kernel does when the machine runs short of memory"
+    ):
         list(loader)
     loader.close()
     assert multiprocessing.active_children() == []

@@ -248,6 +248,8 @@ class Scenario:
     cuts: tuple[int, ...] = (4, 6, 9)
     #: Whether it belongs to the daily loop.
     daily: bool = False
+    #: Whether others show as much.
+    is_full: bool = False
 
 
 def _schedules() -> dict[str, Scenario]:

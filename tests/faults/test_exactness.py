@@ -17,11 +17,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.faults.scenarios import SCENARIOS, Scenario, Unrepeatable, Words, streaming
+from tests.faults.own_generators import OWN
+from tests.faults.scenarios import SCENARIOS as PLAIN
+from tests.faults.scenarios import Scenario, Unrepeatable, Words, streaming
 from trainwright import Trainer, TrainerCallback, TrainingArguments
 from trainwright.core.errors import Preempted
 from trainwright.trainer.checkpoint_texts import callback_tensors
 
+SCENARIOS = {**PLAIN, **OWN}
 _TIMES = ("runtime", "per_second")
 
 
@@ -154,7 +157,8 @@ def _chosen_cuts() -> list[Any]:
     for name, scenario in SCENARIOS.items():
         for step in scenario.cuts:
             is_daily = scenario.daily and step in (scenario.cuts[1], scenario.cuts[2])
-            cases.append(pytest.param(name, step, marks=() if is_daily else pytest.mark.slow, id=f"{name}, {step}"))
+            mark = pytest.mark.full if scenario.is_full else pytest.mark.slow
+            cases.append(pytest.param(name, step, marks=() if is_daily else mark, id=f"{name}, {step}"))
     return cases
 
 

@@ -153,7 +153,8 @@ NATIVE: dict[str, Field] = {
     **_all(
         "acts",
         "checkpoints, preemption and going on afterwards",
-        "resume checkpoint_format save_in_background handle_signals preempted_exit_code max_hours preemption_deadline",
+        "resume exact checkpoint_format save_in_background handle_signals preempted_exit_code max_hours "
+        "preemption_deadline",
     ),
     **_all(
         "acts",

@@ -235,6 +235,8 @@ def check_survival(args: Any) -> None:
     _refuse(hours is not None and hours <= 0, f"max_hours={hours} must be positive; leave it out for no limit.")
     _refuse(seconds is not None and seconds < 0, f"watchdog_seconds={seconds} must not be negative; 0 switches it off.")
     _refuse(not 0 <= code <= 255, f"preempted_exit_code={code} must lie in [0, 255], the exit codes there are.")
+    exact = ours(args, "exact")
+    _refuse(exact not in ("warn", "require"), f"exact={exact!r} is not one of 'warn' and 'require'.")
     unknown = set(ours(args, "rescue_on") or ()) - {"interrupt", "out_of_memory", "error"}
     _refuse(unknown, f"rescue_on has {sorted(unknown)}; choose from 'interrupt', 'out_of_memory' and 'error'.")
     _refuse(

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.utils.data import Sampler
 
-from trainwright.data.order import Replay, mixed_seed, seeded, set_epoch_of
+from trainwright.data.order import mixed_seed, seeded, set_epoch_of
+from trainwright.data.replay import Replay
 from trainwright.data.sharding import ShardedOrder
 
 # One window is sorted at a time. This many batches make neighbours in it similar in length, while a sample's company
@@ -132,17 +133,20 @@ class ReplayedBatches(ResumableBatches):
         super().__init__(getattr(batch_sampler, "sampler", None), bool(getattr(batch_sampler, "drop_last", False)))
         self.batch_sampler = batch_sampler
         self.seed = seed
-        self._replay = Replay(batch_sampler, seed)
+        self.replay = Replay(batch_sampler, seed)
 
     def __len__(self) -> int:
         return len(self.batch_sampler)
+
+    def set_epoch(self, epoch: int) -> None:
+        # The user's objects are told in each pass, under the random numbers of that epoch.
+        self.epoch = epoch
 
     def ends_with_filler(self, sample: int | None = None) -> bool:
         return bool(getattr(self.batch_sampler, "ends_with_filler", False))
 
     def _batches_from(self, start: int, sample: int | None) -> Iterator[list[int]]:
-        set_epoch_of(self.sampler, self.epoch)
-        return iter(self._replay(self.epoch)[start:])
+        return iter(self.replay(self.epoch)[start:])
 
 
 class TokenBudgetBatches(ResumableBatches):
@@ -188,6 +192,10 @@ class TokenBudgetBatches(ResumableBatches):
         if epoch not in self._counts:
             self._planned(epoch)
         return self._counts[epoch]
+
+    def forget(self) -> None:
+        """Plan all epochs anew: the sampler has changed."""
+        self._plan, self._counts = None, {}
 
     def _refuse_what_never_fits(self, lengths: Sequence[int]) -> None:
         too_long = [index for index, width in enumerate(self._widths) if width > self.max_tokens]

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch.utils.data import Sampler
 
-from trainwright.data.order import Order, Replay
+from trainwright.data.order import Order
+from trainwright.data.replay import Replay
 
 
 class ComposedCollator:
@@ -48,6 +49,11 @@ class ComposedOrder(Order):
         super().__init__(0)
         self.n = len(self.indices())
 
+    @property
+    def replays(self) -> list[Replay]:
+        """How samplers that are objects are passed."""
+        return [part.replay for part in self._parts if part.replay is not None]
+
     def indices(self) -> list[int]:
         found = list(range(self._length))
         for part in self._parts:
@@ -72,13 +78,13 @@ class _Part:
         self._name = getattr(sampler, "__name__", type(sampler).__name__)
         self._builds = callable(sampler) and not isinstance(sampler, Sampler)
         self._sampler, self._seed = sampler, seed
-        self._replay = None if self._builds else Replay(sampler, seed)
+        self.replay = None if self._builds else Replay(sampler, seed)
 
     def among(self, indices: list[int], epoch: int) -> list[int]:
-        if self._replay is not None:
-            return self._by_place([int(place) for place in self._replay(epoch)], indices)
+        if self.replay is not None:
+            return self._by_place([int(place) for place in self.replay(epoch)], indices)
         built = _Built(self._sampler, indices)
-        chosen = [int(index) for index in Replay(built, self._seed)(epoch)]
+        chosen = [int(index) for index in Replay(built, self._seed, is_tried=False)(epoch)]
         return self._by_place(chosen, indices) if built.gives_places else chosen
 
     def _by_place(self, places: list[int], indices: list[int]) -> list[int]:

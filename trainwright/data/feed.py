@@ -12,6 +12,7 @@ from trainwright.config.backends import ALONE, Place
 from trainwright.core.filler import Filler
 from trainwright.data.loader import Loader
 from trainwright.data.order import set_epoch_of
+from trainwright.data.own_data import SamplerGenerators
 from trainwright.data.position import (
     Facts,
     Start,
@@ -87,6 +88,8 @@ class TrainFeed:
         self._process = process
         self._by_index = starts_by_index(loader)
         self._reader = None if self._by_index else StreamReader(loader, self._seed)
+        self._samplers = SamplerGenerators(loader) if self._by_index else None
+        self._generators_of_all: list[dict[str, Any]] = []
         self._agree = agree if self._facts().split == "itself" else None
         self._ends_with_filler = self._got_filler = self._got_own = False
         self._left_out: dict[int, set[int]] = {}
@@ -120,6 +123,7 @@ class TrainFeed:
             **mark.place.as_json(is_own=facts.split == "itself"),
             "left_out": {str(epoch): sorted(numbers) for epoch, numbers in sorted(self._left_out.items()) if numbers},
             "end_was_announced": self._end_was_announced,
+            **({"generators": self._generators_of_all} if any(self._generators_of_all) else {}),
         }
 
     def position_of_all(self, gather: Callable[[Any], list[Any]]) -> dict[str, Any]:
@@ -157,7 +161,9 @@ class TrainFeed:
         digest = position["last_batch"] if start.is_comparable and start.batches else None
         # Only where each process reads a part of its own may it have read less than it was given.
         read = position.get("read") if facts.split == "itself" and start.batches else None
-        self._now = self._before = _Mark(self.epoch, start.batches, StreamPlace(read, digest, stream))
+        own = None if restart_epoch else position.get("own")
+        self._now = self._before = _Mark(self.epoch, start.batches, StreamPlace(read, digest, stream, own))
+        self._load_generators(position)
         self._after_skip = after_skip
         self.epoch_is_over, self._end_was_announced = False, bool(position.get("end_was_announced"))
         if start.batches and getattr(self.loader, "num_workers", 0) and not getattr(self.loader, "in_order", True):
@@ -166,6 +172,27 @@ class TrainFeed:
                 "%d may come twice or not at all.",
                 self.epoch,
             )
+
+    def share_generators(self, gather: Callable[[Any], list[Any]]) -> None:
+        """Before the first batch, in every process: let samplers whose order must be the same draw alike."""
+        own = {} if self._samplers is None else self._samplers.to_json()
+        every = gather(own)
+        # Processes that compute layers together have the same data.
+        every = every[:: len(every) // self._process.world_size]
+        if self._samplers is not None and self._samplers.are_shared_out and any(every):
+            if every[0] != own:
+                self._samplers.load(every[0])
+            every = every[:1]
+        self._generators_of_all = every
+
+    def sampler_generators(self) -> list[Any]:
+        """Generators that samplers draw the order from."""
+        return [] if self._samplers is None else [g for r in self._samplers.replays for g in r.own.found.values()]
+
+    def _load_generators(self, position: Mapping[str, Any]) -> None:
+        every = position.get("generators")
+        if self._samplers is not None and every:
+            self._samplers.load(every[self._process.rank if self._process.rank < len(every) else 0])
 
     def leave_out(self, epoch: int, batches: Iterable[int]) -> None:
         """Skip these batches of ``epoch`` when they come; they count as consumed. A resumed run leaves them out too."""

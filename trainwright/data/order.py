@@ -6,36 +6,30 @@ the same whatever else the process has drawn, with any number of workers, and af
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import random
-from collections.abc import Generator, Iterator, Sequence, Sized
+from collections.abc import Iterator, Sequence, Sized
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils.data import RandomSampler, Sampler
+
+from trainwright.data.replay import Replay, follows_epochs, mixed_seed, set_epoch_of
+
+__all__ = [
+    "LengthGroupedOrder",
+    "LengthSortedOrder",
+    "Order",
+    "RandomOrder",
+    "SeededOrder",
+    "SequentialOrder",
+    "mixed_seed",
+    "seeded",
+    "set_epoch_of",
+]
 
 # Mega-batches of at most this many batches keep sorting cheap and leave enough randomness between them.
 _BATCHES_PER_MEGABATCH = 50
 # A small dataset is cut into about this many mega-batches, so that its batches still change between epochs.
 _FEWEST_MEGABATCHES = 4
-
-
-def mixed_seed(*parts: int) -> int:
-    """A 63-bit seed in which every bit depends on every part.
-
-    Adding parts up would make (seed 1, epoch 0) and (seed 0, epoch 1) the same stream.
-    """
-    digest = hashlib.blake2b(repr(tuple(map(int, parts))).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
-
-
-def set_epoch_of(thing: Any, epoch: int) -> None:
-    """Tell ``thing`` the epoch, if it wants to know."""
-    method = getattr(thing, "set_epoch", None)
-    if callable(method):
-        method(epoch)
 
 
 class Order(Sampler[int]):
@@ -128,30 +122,6 @@ class LengthSortedOrder(Order):
         return sorted(range(self.n), key=self.lengths.__getitem__, reverse=True)
 
 
-class Replay:
-    """Runs an iterable to its end so that what it draws at random is a function of (seed, epoch).
-
-    Global generators are seeded for the epoch and put back afterwards. A generator that the iterable was given starts
-    from its own seed plus the epoch.
-    """
-
-    def __init__(self, source: Any, seed: int) -> None:
-        self.source = source
-        self.seed = seed
-        # A batch sampler draws through the sampler inside it.
-        generator = getattr(source, "generator", None) or getattr(getattr(source, "sampler", None), "generator", None)
-        self._generator = generator if isinstance(generator, torch.Generator) else None
-        # Read once: seeding the generator for an epoch overwrites what it reports.
-        self._generator_seed = self._generator.initial_seed() if self._generator is not None else 0
-
-    def __call__(self, epoch: int) -> list[Any]:
-        set_epoch_of(self.source, epoch)
-        if self._generator is not None:
-            self._generator.manual_seed(self._generator_seed + epoch)
-        with _global_generators_seeded(mixed_seed(self.seed, epoch)):
-            return list(self.source)
-
-
 class SeededOrder(Order):
     """Makes the order of a user's own sampler a function of (seed, epoch), by ``Replay``."""
 
@@ -164,15 +134,15 @@ class SeededOrder(Order):
         super().__init__(len(sampler))
         self.sampler = sampler
         self.seed = seed
-        self._replay = Replay(sampler, seed)
+        self.replay = Replay(sampler, seed)
 
     def indices(self) -> list[int]:
-        return [int(index) for index in self._replay(self.epoch)]
+        return [int(index) for index in self.replay(self.epoch)]
 
 
 def seeded(sampler: Any, seed: int) -> Any:
-    """``sampler`` itself when it knows epochs, else an order of (seed, epoch) that does what it does."""
-    if callable(getattr(sampler, "set_epoch", None)):
+    """``sampler`` itself when the epoch decides its order, else an order of (seed, epoch) that does what it does."""
+    if callable(getattr(sampler, "set_epoch", None)) and (not isinstance(sampler, Sized) or follows_epochs(sampler)):
         return sampler
     if type(sampler) is RandomSampler and sampler.generator is None and not sampler.replacement:
         count = len(sampler.data_source)
@@ -184,19 +154,3 @@ def seeded(sampler: Any, seed: int) -> Any:
 
 def _permutation(n: int, seed: int) -> torch.Tensor:
     return torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-
-
-@contextlib.contextmanager
-def _global_generators_seeded(seed: int) -> Generator[None, None, None]:
-    """Python's, numpy's and torch's global generators start at ``seed`` inside, and are as before outside."""
-    python, numpy_state = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        try:
-            random.seed(seed)
-            np.random.seed(seed % 2**32)
-            # `torch.manual_seed` would also reseed CUDA, which fork_rng(devices=[]) does not put back.
-            torch.default_generator.manual_seed(seed)
-            yield
-        finally:
-            random.setstate(python)
-            np.random.set_state(numpy_state)

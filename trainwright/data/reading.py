@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from trainwright.core.filler import Filler
 from trainwright.data.loader import Loader
+from trainwright.data.own_data import OwnPlace, StreamGenerators
 from trainwright.data.position import Facts, LastBatch
 from trainwright.data.seeding import AllStates, StreamRun, plain_states
 from trainwright.data.streams import StreamState
@@ -25,16 +26,23 @@ class StreamPlace(NamedTuple):
     last_batch: LastBatch | str | None = None
     #: The stream's own state there, if it gives one: ``state``, ``random`` and ``ended``.
     stream: dict[str, Any] | None = None
+    #: States of generators that the stream keeps for itself, if it has any; as JSON where they come from a checkpoint.
+    own: OwnPlace | dict[str, Any] | None = None
 
     def as_json(self, *, is_own: bool) -> dict[str, Any]:
         """For a checkpoint; ``is_own``: what this process reads nobody else reads."""
         digest = self.last_batch.digest() if isinstance(self.last_batch, LastBatch) else self.last_batch
         stream = self.stream and {**self.stream, "random": _plain_random(self.stream["random"])}
-        return {"read": self.read if is_own else None, "last_batch": digest, "stream": stream}
+        own = self.own.to_json() if isinstance(self.own, OwnPlace) else self.own
+        return {"read": self.read if is_own else None, "last_batch": digest, "stream": stream, "own": own}
 
     def after_epoch(self) -> StreamPlace:
         """The start of the next epoch, seen from the end of this one."""
-        return StreamPlace(stream=self.stream and {**self.stream, "random": None, "ended": False})
+        stream = self.stream and {**self.stream, "random": None, "ended": False}
+        own = self.own
+        if own is not None:
+            own = own.after_epoch() if isinstance(own, OwnPlace) else {"start": own["here"], "here": own["here"]}
+        return StreamPlace(stream=stream, own=own)
 
 
 class StreamReader:
@@ -43,6 +51,7 @@ class StreamReader:
     def __init__(self, loader: Any, seed: int) -> None:
         self._loader, self._seed = loader, seed
         self.state = StreamState(loader)
+        self._own = StreamGenerators(loader)
         self._run: Any = None
         self._last: Any = None
         self._at_end: StreamPlace | None = None
@@ -52,8 +61,10 @@ class StreamReader:
         """The batches after ``place``, before which ``given`` were given; it may be ``slack`` behind the end."""
         self._run = self._last = self._at_end = None
         self.read = given if place.read is None else place.read
+        own = place.own if isinstance(place.own, dict) else None
+        self._own.begin(own)
         if place.stream is not None:
-            return self._counted(self._open_by_state(epoch, place.stream))
+            return self._counted(self._open_by_state(epoch, place.stream, own))
         self._run = self._fresh_run(epoch)
         if self.read:
             self._read_past(epoch, place, slack)
@@ -74,7 +85,8 @@ class StreamReader:
             taken = self.state.snapshot(has_read=has_read)
             if taken is not None:
                 stream = {"state": taken, "random": self._run.random.snapshot(), "ended": self._run.ended}
-        place = StreamPlace(self.read, None if self._last is None else LastBatch(self._last), stream)
+        last = None if self._last is None else LastBatch(self._last)
+        place = StreamPlace(self.read, last, stream, self._own.place())
         if has_read and isinstance(self._run, StreamRun) and self._run.ended:
             self._at_end = place
         return place
@@ -96,13 +108,15 @@ class StreamReader:
             self._last = batch.batch if isinstance(batch, Filler) else batch
             yield batch
 
-    def _open_by_state(self, epoch: int, stream: dict[str, Any]) -> Iterator[Any]:
+    def _open_by_state(self, epoch: int, stream: dict[str, Any], own: dict[str, Any] | None) -> Iterator[Any]:
         if not self.state.works:
             raise ValueError(
                 f"the checkpoint holds the state of a stream that cannot be put back: {self.state.reason}; give the "
                 "data as it was, or set ignore_data_skip=True to start the interrupted epoch anew"
             )
         self.state.load(stream["state"])
+        if own is not None:
+            self._own.go_on(own)
         if stream["ended"]:
             # The next pass belongs to the next epoch.
             return iter(())
@@ -151,7 +165,7 @@ def of_process(position: Mapping[str, Any], now: Facts, rank: int) -> dict[str, 
     # What was noted is the first process's, which has had other batches but, where all read the same stream, read the
     # same.
     if "itself" in (position.get("split"), now.split):
-        return {**position, "last_batch": None, "read": None, "stream": None}
+        return {**position, "last_batch": None, "read": None, "stream": None, "own": None}
     return {**position, "last_batch": None}
 
 

@@ -121,6 +121,8 @@ def is_shared(loader: Any) -> bool:
     if isinstance(loader, EveryNth) or (isinstance(loader, Loader) and loader.split is not None):
         return True
     batches = getattr(loader, "batch_sampler", None)
+    if isinstance(batches, ReplayedBatches):
+        batches = batches.batch_sampler
     if isinstance(batches, ShardedBatches) or is_sharded(batches):
         return True
     return is_sharded(getattr(batches, "sampler", getattr(loader, "sampler", None))) or splits_itself(loader)

@@ -19,12 +19,15 @@ import torch
 
 from trainwright.core.draws import GeneratorStates, HostStates
 from trainwright.core.filler import Filler
+from trainwright.core.own_generators import OwnGenerators, States, look
 from trainwright.data.order import mixed_seed
 from trainwright.data.plain import from_plain, to_plain
 from trainwright.data.sharding import FillerIndices
 
 # Keeps the draws of a collator apart from those of the samples it is given.
 _COLLATOR_STREAM = "collate"
+# Keeps the draws of generators that data has for itself apart from those of the global ones.
+_OWN_STREAM = "own"
 
 _torch_generator = torch.default_generator
 _TORCH_BYTES = _torch_generator.get_state().numel()
@@ -89,6 +92,7 @@ class MapFetch:
 
     Seeding costs ten microseconds a sample, which data without randomness should not pay. So a batch is first fetched
     as it is; if that moved a generator, the generators are put back, and this batch and all later ones are seeded.
+    Among these are generators that dataset or collator keep for themselves.
     """
 
     def __init__(self, dataset: Any, collate: Callable[[list[Any]], Any], seed: int) -> None:
@@ -97,18 +101,32 @@ class MapFetch:
         self.seed = seed
         self.draws = False
         self._generators = Generators()
+        self._own = OwnGenerators()
+        #: When own generators were last looked for; some are made by the first fetch, some anew in each epoch.
+        self._looked: int | None = None
+        self._is_first = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        # In another process the dataset's generators are other objects.
+        return {**vars(self), "_own": OwnGenerators(), "_looked": None, "_is_first": True}
 
     def __call__(self, epoch: int, indices: Sequence[Any]) -> Any:
         if isinstance(indices, FillerIndices):
             return Filler(self(epoch, list(indices)))
+        if epoch != self._looked:
+            self._look(epoch)
         before = self._generators.capture()
+        resting = self._own.capture() if self._own.found else {}
         if not self.draws:
             try:
                 batch = self._fetch(indices)
             except BaseException:
-                self._generators.restore(before)
+                self._put_back(before, resting)
                 raise
-            if not self._generators.moved_since(before):
+            if self._is_first:
+                self._look(epoch)
+                self._is_first = False
+            if not self._generators.moved_since(before) and not (self._own.found and self._own.moved_since(resting)):
                 return batch
             self.draws = True
             # Freed before the batch is made again: two at once may not fit.
@@ -116,7 +134,21 @@ class MapFetch:
         try:
             return self._fetch_seeded(epoch, indices)
         finally:
-            self._generators.restore(before)
+            self._put_back(before, resting)
+
+    def _look(self, epoch: int) -> None:
+        found = look({"dataset": self.dataset, "collator": self.collate})
+        self._own.found, self._looked = found.generators, epoch
+
+    def _put_back(self, before: AllStates, resting: States) -> None:
+        self._generators.restore(before)
+        if resting:
+            self._own.restore(resting)
+
+    def _seed(self, *parts: Any) -> None:
+        seed_generators(seed_of(*parts))
+        if self._own.found:
+            self._own.seed(lambda place: seed_of(*parts, _OWN_STREAM, place))
 
     def _fetch(self, indices: Sequence[Any]) -> Any:
         dataset = self.dataset
@@ -128,14 +160,14 @@ class MapFetch:
     def _fetch_seeded(self, epoch: int, indices: Sequence[Any]) -> Any:
         fetch_many = getattr(self.dataset, "__getitems__", None)
         if fetch_many:
-            seed_generators(seed_of(self.seed, epoch, *indices))
+            self._seed(self.seed, epoch, *indices)
             samples = fetch_many(indices)
         else:
             samples = []
             for index in indices:
-                seed_generators(seed_of(self.seed, epoch, index))
+                self._seed(self.seed, epoch, index)
                 samples.append(self.dataset[index])
-        seed_generators(seed_of(self.seed, epoch, _COLLATOR_STREAM, *indices))
+        self._seed(self.seed, epoch, _COLLATOR_STREAM, *indices)
         return self.collate(samples)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data import Sampler
 
-from trainwright.data.order import Order, RandomOrder, SequentialOrder, set_epoch_of
+from trainwright.data.order import Order, RandomOrder, SeededOrder, SequentialOrder, set_epoch_of
 
 
 class ShardedOrder(Order):
@@ -126,6 +126,8 @@ def is_sharded(sampler: Any) -> bool:
     """Whether ``sampler`` already gives only one process's part."""
     if isinstance(sampler, (ShardedOrder, ShardedRows)):
         return True
+    if isinstance(sampler, SeededOrder):
+        return is_sharded(sampler.sampler)
     # torch's DistributedSampler, those that follow its example, and those that Accelerate makes.
     return (hasattr(sampler, "num_replicas") and hasattr(sampler, "rank")) or (
         hasattr(sampler, "num_processes") and hasattr(sampler, "process_index")

@@ -1,9 +1,10 @@
 """Worker processes: told the epoch with every batch, deaf to the scheduler's signals, and always brought to an end.
 
 Relies on these internals of torch (2.10 to 2.13): ``_MultiProcessingDataLoaderIter`` with ``_try_get_data``,
-``_shutdown_workers``, ``_workers``, ``_shutdown`` and ``_worker_pids_set``; that it reads what it needs from the loader
-it is given; and ``_utils.signal_handling._remove_worker_pids``, without which torch's SIGCHLD handler takes a worker
-that we kill for one that failed.
+``_shutdown_workers``, ``_workers``, ``_workers_status``, ``_shutdown``, ``_worker_pids_set`` and
+``_pin_memory_thread_done_event``; that it reads what it needs from the loader it is given; and
+``_utils.signal_handling._remove_worker_pids``, without which torch's SIGCHLD handler takes a worker that we kill for
+one that failed.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from trainwright.data.order import set_epoch_of
 from trainwright.data.seeding import MapFetch
 from trainwright.data.stream_sharing import StreamForWorkers
+from trainwright.data.worker_deaths import WorkerDied, death_in_words, said_of_death
 
 # How long workers that were asked to leave may take before they are killed.
 _GRACE_SECONDS = 2.0
+# How long it may take from the first sign of a worker's death to its exit code.
+_DEATH_SECONDS = 1.0
 # How often a wait for a batch calls `poll`.
 _POLL_SECONDS = 0.4
 # A scheduler sends these to the whole process group; the main process decides what they mean.
@@ -52,6 +56,7 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
 
     def __init__(self, loader: Any, now: LoaderNow) -> None:
         self._now = now
+        self._lost_one = False
         self._exit: Finalize | None = None
         # Started under a mask, a worker cannot be hit by a signal before it has learnt to ignore it.
         with _signals_held():
@@ -61,11 +66,33 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
         deadline = time.monotonic() + timeout
         while True:
             left = deadline - time.monotonic()
-            success, data = super()._try_get_data(min(_POLL_SECONDS, max(left, 0.0)))
+            success, data = self._got(min(_POLL_SECONDS, max(left, 0.0)))
             if success or left <= _POLL_SECONDS:
                 return success, data
             if self._now.poll is not None:
                 self._now.poll()
+
+    def _got(self, timeout: float) -> Any:
+        try:
+            return super()._try_get_data(timeout)
+        except (RuntimeError, OSError, EOFError) as error:
+            # What shares a batch may be gone a moment before the worker counts as dead; and where the handler raised
+            # while its exit code was being fetched, nobody will ever know that.
+            dead = self._dead(wait=not isinstance(error, RuntimeError))
+            words = death_in_words(dead) if dead else said_of_death(error)
+            if words is None:
+                raise
+            self._lost_one = True
+            raise WorkerDied(words) from error
+
+    def _dead(self, *, wait: bool = False) -> list[Any]:
+        """Workers that are gone and should not be."""
+        end = time.monotonic() + (_DEATH_SECONDS if wait else 0.0)
+        while True:
+            dead = [worker for worker in self._workers if worker.exitcode not in (None, 0)]
+            if dead or time.monotonic() >= end:
+                return dead
+            time.sleep(0.02)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if self._exit is None:
@@ -79,15 +106,41 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
         """
         if torch_internals.python_exit_status is not False or getattr(self, "_shutdown", True):
             return
+        if not hasattr(self, "_workers_status") or self._lost_one or self._dead():
+            self._abandon()
+            return
         killer = threading.Timer(_GRACE_SECONDS, self._kill_workers)
         killer.daemon = True
         killer.start()
         try:
             super()._shutdown_workers()
+        except RuntimeError as error:
+            if said_of_death(error) is None:
+                raise
+            self._abandon()
         finally:
             killer.cancel()
             if self._exit is not None:
                 self._exit.cancel()
+
+    def _abandon(self) -> None:
+        """Kill what is left of the workers, without a word to them.
+
+        One that died may have held a lock that a word would wait for; and where not all could be started, torch does
+        not know which it should speak to.
+        """
+        self._shutdown = True
+        self._worker_pids_set = False
+        if self._exit is not None:
+            self._exit.cancel()
+        if hasattr(self, "_pin_memory_thread_done_event"):
+            self._pin_memory_thread_done_event.set()
+        _kill(self._workers, id(self))
+        for worker in self._workers:
+            worker.join(timeout=_GRACE_SECONDS)
+        for queue in (*self._index_queues, self._worker_result_queue):
+            queue.cancel_join_thread()
+            queue.close()
 
     def _watch_exit(self) -> None:
         # multiprocessing ends daemons at exit with SIGTERM and then waits for them without limit; finalizers with a

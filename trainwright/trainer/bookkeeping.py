@@ -16,7 +16,6 @@ from trainwright.checkpoint.directory import checkpoint_path
 from trainwright.checkpoint.durable import discard
 from trainwright.core.errors import NotSavedError
 from trainwright.core.results import speed_metrics
-from trainwright.engines.torch.randomness import random_state
 from trainwright.engines.torch.targets import base_model
 from trainwright.trainer.artifacts import ArtifactMethods
 from trainwright.trainer.checkpoint_texts import Moment
@@ -87,7 +86,7 @@ class BookkeepingMethods(ArtifactMethods):
             return
         for pause in LAST_ATTEMPTS:
             time.sleep(pause)
-            self._write_moment(Moment(random_state(), self._feed.position()), background=False)
+            self._write_moment(Moment(self._random_now(), self._feed.position()), background=False)
             if not self._save_has_failed():
                 self._events.record("saved_late", "The last checkpoint could be saved after all.", level=logging.INFO)
                 return

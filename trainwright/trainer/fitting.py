@@ -166,7 +166,7 @@ class FittingMethods(BookkeepingMethods):
     @contextmanager
     def _nothing_stays(self) -> Iterator[None]:
         """Weights, buffers, gradients, optimizer and random numbers are afterwards as they are now."""
-        random = random_state()
+        random = self._random_now()
         tensors = [*self.model.parameters(), *self.model.buffers()]
         # In main memory: the device is about to be filled to the brim.
         before = [tensor.detach().to("cpu", copy=True) for tensor in tensors]
@@ -187,7 +187,7 @@ class FittingMethods(BookkeepingMethods):
             with torch.no_grad():
                 for tensor, old in zip(tensors, before, strict=True):
                     tensor.copy_(old)
-            set_random_state(*random)
+            self._restore_random_state(random)
             release_memory(self.engine.device)
             if self._module is not None:
                 self._module.on_step_redo()

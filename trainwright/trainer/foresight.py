@@ -1,4 +1,4 @@
-"""Mistakes that would show only at the first evaluation, found before the first step."""
+"""What would show only at the first evaluation, or after a resume, found before the first step."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import logging
 from itertools import islice
 from typing import Any
 
+from trainwright.config.fields import ours
 from trainwright.core.errors import MissingMetricError
-from trainwright.engines.torch.randomness import random_state, set_random_state
+from trainwright.data.own_data import unknown_in
+from trainwright.data.position import LastBatch, starts_by_index
+from trainwright.data.seeding import MapFetch
 from trainwright.loop.fit import best_metric_key
 from trainwright.trainer.signatures import is_users_own
 
@@ -39,7 +42,8 @@ def refuse_unknown_best_metric(trainer: Any) -> None:
 def _metrics_of_one_batch(trainer: Any, prefix: str) -> list[str] | None:
     """Names that ``compute_metrics`` gives for a first batch; None if it cannot work on so little."""
     chosen = prefix.removeprefix("eval_") if isinstance(trainer.eval_dataset, dict) else None
-    before = random_state()
+    trainer._watch_generators()
+    before = trainer._random_now()
     trainer._is_looking_ahead = True
     try:
         loader = trainer.get_eval_dataloader(chosen)
@@ -52,7 +56,7 @@ def _metrics_of_one_batch(trainer: Any, prefix: str) -> list[str] | None:
         return None
     finally:
         trainer._is_looking_ahead = False
-        set_random_state(*before)
+        trainer._restore_random_state(before)
     speed = [f"{prefix}_{name}" for name in ("runtime", "samples_per_second", "steps_per_second")]
     return [*output.metrics, *speed]
 
@@ -76,3 +80,46 @@ class _FirstBatch:
 
 def _first_batch(loader: Any) -> _FirstBatch:
     return _FirstBatch(loader)
+
+
+def warn_if_inexact(trainer: Any, loader: Any) -> None:
+    """Say why a resume of this run will not be exact, where that can be seen; refuse, if exactness is required."""
+    is_required = ours(trainer.args, "exact") == "require"
+    if not is_required and not trainer._may_save_unasked():
+        return
+    reasons = _reasons_to_be_inexact(trainer, loader, thoroughly=is_required)
+    if not reasons:
+        return
+    text = "; ".join(reasons)
+    if is_required:
+        raise ValueError(f"exact='require', and a resume of this run would not be exact: {text}.")
+    if trainer.is_world_process_zero():
+        trainer._events.record("not_exact", f"A resume of this run will not be exact: {text}.")
+
+
+def _reasons_to_be_inexact(trainer: Any, loader: Any, *, thoroughly: bool) -> list[str]:
+    own, by_index = trainer.engine.own, starts_by_index(loader)
+    reasons = unknown_in(loader, by_index=by_index)
+    reasons += [f"{path}: {reason}" for path, reason in own.unknown.items()]
+    drawn = {id(generator): path for path, generator in own.found.items()}
+    reasons += [
+        f"{drawn[id(generator)]} is the generator of the sampler too: give each its own"
+        for generator in trainer._feed.sampler_generators()
+        if id(generator) in drawn
+    ]
+    if thoroughly and by_index and not _repeats_itself(loader):
+        reasons.append(
+            f"{type(loader.dataset).__name__} (or the collator) gives another batch each time it is asked for the same "
+            "one: draw from random, numpy or torch generators, and not by the clock"
+        )
+    return reasons
+
+
+def _repeats_itself(loader: Any) -> bool:
+    """Return True when a sample, fetched twice for the same epoch, is the same."""
+    _, batch = next(loader.batch_sampler.numbered(0), (0, []))
+    digests = {
+        LastBatch(MapFetch(loader.dataset, loader.collate_fn, loader.fetch_seed)(0, list(batch)[:1])).digest()
+        for _ in range(2)
+    }
+    return len(digests) == 1

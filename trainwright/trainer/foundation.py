@@ -15,6 +15,7 @@ from trainwright.core.modifier import Modifier
 from trainwright.core.results import speed_metrics
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.core.stops import StopRequests
+from trainwright.data.worker_deaths import DeferredDeaths
 from trainwright.engines.torch.engine import TorchEngine
 from trainwright.engines.torch.memory import MemoryReport
 from trainwright.engines.torch.strategies.base import Strategy
@@ -24,8 +25,9 @@ class Foundation:
     """Attributes that scripts and subclasses rely on, and the events and logs that all methods use.
 
     The Trainer is a chain of classes, one for each topic, and each uses only those before it: Foundation,
-    ReportingMethods, ModuleMethods, DataMethods, OptimizationMethods, StepMethods, EvaluationMethods, SavingMethods,
-    RestoringMethods, HubMethods, BookkeepingMethods, FittingMethods, RunningMethods, RecipeMethods, Trainer.
+    ReportingMethods, ModuleMethods, DataMethods, OptimizationMethods, StepMethods, EvaluationMethods,
+    ExactnessMethods, SavingMethods, RestoringMethods, HubMethods, BookkeepingMethods, FittingMethods, RunningMethods,
+    RecipeMethods, Trainer.
     """
 
     args: Any
@@ -53,6 +55,8 @@ class Foundation:
     _tokens_at_start: int = 0
     #: Signals and time that may ask a training to stop.
     _stops: StopRequests | None = None
+    #: Workers of loaders that died since the loop was last where it may be left.
+    _deaths = DeferredDeaths()
     #: What a recipe changes in a training, in the order in which it acts.
     modifiers: list[Modifier] = []  # noqa: RUF012 - replaced, never changed
     #: Those that change the loss of a micro-batch, while a training runs.
@@ -105,7 +109,9 @@ class Foundation:
             self.callback_handler.call_event(event, self.args, self.state, self.control, **kwargs)
 
     def _leave_if_asked(self) -> None:
-        """Leave the loop if a signal or the time asks for it; called where leaving is clean."""
+        """Leave the loop if a signal or the time asks for it, or a worker died; called where leaving is clean."""
+        if self._deaths.error is not None and self.is_in_train:
+            self._deaths.raise_it()
         if self._stops is not None and self.is_in_train and self._backend.world_size == 1:
             self._stops.raise_if_asked()
 

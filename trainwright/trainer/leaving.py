@@ -132,6 +132,8 @@ class LeavingMethods(FittingMethods):
         What they say to each other goes with the counts of a step's targets, so it is heard a step later.
         """
         assert self._stops is not None
+        if self._deaths.error is not None:
+            self._deaths.raise_it()
         self._agreed_time()
         heard = Told(*self.engine.heard)
         self.engine.heard = []

@@ -13,7 +13,7 @@ from trainwright.data.order import mixed_seed
 from trainwright.data.position import starts_by_index
 from trainwright.data.seeding import MapFetch
 from trainwright.engines.torch.memory import release_memory
-from trainwright.engines.torch.randomness import random_state, set_random_state, set_seed
+from trainwright.engines.torch.randomness import set_seed
 
 
 def sampled_gradients(trainer: Any, loader: Any) -> Callable[[int], Iterator[None]] | None:
@@ -27,7 +27,7 @@ def sampled_gradients(trainer: Any, loader: Any) -> Callable[[int], Iterator[Non
 
     def gradients(count: int) -> Iterator[None]:
         engine = trainer.engine
-        random = random_state()
+        random = trainer._random_now()
         buffers = [(buffer, buffer.detach().clone()) for buffer in trainer.model.buffers()]
         was_training = trainer.model_wrapped.training
         try:
@@ -42,7 +42,7 @@ def sampled_gradients(trainer: Any, loader: Any) -> Callable[[int], Iterator[Non
                 for buffer, before in buffers:
                     buffer.copy_(before)
             trainer.model_wrapped.train(was_training)
-            set_random_state(*random)
+            trainer._restore_random_state(random)
 
     return gradients
 

@@ -18,7 +18,7 @@ from trainwright.checkpoint.weights import load_weights
 from trainwright.config.fields import ours
 from trainwright.core.state import TrainerState
 from trainwright.engines.torch.joint import in_form_of
-from trainwright.engines.torch.randomness import of_process, set_random_state
+from trainwright.engines.torch.randomness import of_process
 from trainwright.engines.torch.targets import unwrap
 from trainwright.trainer.capture import IN_TRAINING
 from trainwright.trainer.checkpoint_texts import callback_values, numbered, tool_names
@@ -148,9 +148,6 @@ class RestoringMethods(SavingMethods):
             trained=[name for name, parameter in model.named_parameters() if parameter.requires_grad],
             decay=frozenset(self.get_decay_parameter_names(model)),
         )
-
-    def _restore_random_state(self, random: tuple[dict[str, Tensor], dict[str, Any]]) -> None:
-        set_random_state(*random)
 
     def _take_up_training_weights(self) -> None:
         parameters = [p for group in self.optimizer.param_groups for p in group["params"]]

@@ -27,8 +27,9 @@ from trainwright.data.order import mixed_seed
 from trainwright.data.position import steps_are_alike
 from trainwright.engines.torch.nonfinite import NonFiniteWatch
 from trainwright.engines.torch.own_time import OwnTime, Untimed
-from trainwright.engines.torch.randomness import random_state, random_state_from
+from trainwright.engines.torch.randomness import random_state_from
 from trainwright.loop.fit import begin, end, run_epochs
+from trainwright.trainer.foresight import warn_if_inexact
 from trainwright.trainer.leaving import LeavingMethods
 from trainwright.trainer.planning import TrainingPlan, refuse_uneven
 from trainwright.trainer.restoring import found_again, stored_state
@@ -53,6 +54,7 @@ class RunningMethods(LeavingMethods):
         if self.args.should_save:
             clear_marker(self._run_directory())
         run = self._build_run(loader, plan, checkpoint, ignore_keys)
+        warn_if_inexact(self, loader)
         not_alone = self._backend.world_size > 1 or self.strategy.gathers_to_save
         with StopRequests(
             handle_signals=ours(self.args, "handle_signals"),
@@ -154,7 +156,9 @@ class RunningMethods(LeavingMethods):
         )
         self._imported_from = None
         self.callback_handler.pop_callback(LoaderDraws)
+        self._watch_generators()
         unfinished = self._continue_from(checkpoint, plan) if checkpoint is not None else Unfinished()
+        self._feed.share_generators(self._backend.gather)
         self.state.compute_steps(self.args, plan.max_steps)
         self._refer_to(loader)
         self._plan, self._first_step = plan, self.state.global_step
@@ -334,7 +338,7 @@ class RunningMethods(LeavingMethods):
         # The evaluation that the interrupted run still had to do: it begins and ends with that run's random numbers.
         self._restore_random_state(self._resumed_random)
         metrics = super()._evaluate_in_training(ignore_keys)
-        self._resumed_random = random_state()
+        self._resumed_random = self._random_now()
         return metrics
 
     def _steps_with_what_is_left(self, saved: TrainerState, plan: TrainingPlan, position: dict[str, Any]) -> int:

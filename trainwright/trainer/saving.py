@@ -26,11 +26,11 @@ from trainwright.core.events import RunEvents
 from trainwright.core.run import Phase, Run
 from trainwright.core.spread import is_spread
 from trainwright.data.feed import TrainFeed
-from trainwright.engines.torch.randomness import RandomState, of_all_processes, random_state
+from trainwright.engines.torch.randomness import RandomState, of_all_processes
 from trainwright.engines.torch.targets import unwrap
 from trainwright.trainer.capture import Capture
 from trainwright.trainer.checkpoint_texts import Moment, arguments_text
-from trainwright.trainer.evaluation import EvaluationMethods
+from trainwright.trainer.exactness import ExactnessMethods
 from trainwright.trainer.handing_over import HandingOver
 from trainwright.trainer.recipe_folder import RecipeState, state_file, write_recipe_files
 from trainwright.trainer.shared_capture import NothingToWrite, SharedFiles, gathered, saved_by_all
@@ -39,7 +39,7 @@ from trainwright.trainer.signatures import is_ours, is_users_own
 logger = logging.getLogger("trainwright")
 
 
-class SavingMethods(EvaluationMethods):
+class SavingMethods(ExactnessMethods):
     """Checkpoints and models of a Trainer."""
 
     _feed: TrainFeed
@@ -278,7 +278,8 @@ class SavingMethods(EvaluationMethods):
 
     def _random_of_all(self) -> RandomState:
         """Random states of all processes, which stand between the same two steps."""
-        own = random_state() if self._resumed_random is None else self._resumed_random
+        self._say_what_came_late()
+        own = self._random_now() if self._resumed_random is None else self._resumed_random
         return of_all_processes(self._backend.gather(own))
 
     def _save_where_it_stands(
@@ -347,7 +348,7 @@ class SavingMethods(EvaluationMethods):
         if self._resumed_random is not None:
             return Moment(self._resumed_random, self._feed.position())
         was_drawn_from = run.phase in (Phase.EVALUATION, Phase.FETCH)
-        return Moment(boundary.random_state() if was_drawn_from else random_state(), self._feed.position())
+        return Moment(boundary.random_state() if was_drawn_from else self._random_now(), self._feed.position())
 
     def _save_last_boundary_aside(self, run: Run) -> None:
         """From another thread, while a step is under way: its deadline has passed."""

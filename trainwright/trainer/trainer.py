@@ -29,6 +29,7 @@ from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.data.loader import close_loader, data_seed
 from trainwright.data.order import mixed_seed
 from trainwright.data.rebuild import resumable_loader, shared_training
+from trainwright.data.worker_deaths import DeferredDeaths
 from trainwright.engines.torch.engine import TorchEngine
 from trainwright.engines.torch.joint import EpochScheduleCallback, JointSchedule
 from trainwright.engines.torch.memory import MemoryReport
@@ -309,7 +310,7 @@ class Trainer(RecipeMethods):
         self._prepare_recipe()
         if checkpoint is not None:
             self._restore_structure(checkpoint)
-        with prepared_model(self) as model:
+        with DeferredDeaths() as self._deaths, prepared_model(self) as model:
             self._spread(model, checkpoint)
             epochs = min(plan.epochs, math.ceil(plan.max_steps / plan.steps_per_epoch))
             self._step_plan = StepPlan(plan.max_steps, plan.steps_per_epoch, epochs)

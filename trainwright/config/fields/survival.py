@@ -35,6 +35,10 @@ class SurvivalFields:
     """With "auto" train() continues from the newest good checkpoint in output_dir if there is one, so that running the
     same command again resumes; unset starts anew."""
 
+    exact: str = "warn"
+    """What to do where a resume cannot be exact, such as with a sampler that asks the clock: "warn" at the start of the
+    run, or "require", which refuses to start."""
+
     checkpoint_format: str = field(default_factory=_default_format)
     """Either "trainwright", or "hf" to write optimizer.pt, scheduler.pt, rng_state.pth and so on beside our files; the
     environment variable TRAINWRIGHT_CHECKPOINT_FORMAT sets the default."""

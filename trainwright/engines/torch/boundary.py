@@ -1,8 +1,9 @@
 """The moment between two steps, kept so that a step that does not finish can be undone.
 
-Until its update a step changes nothing but random states, the buffers that a forward pass writes (BatchNorm's running
-statistics) and, in some models, parameters that it writes by itself (codebooks, copies that slowly follow the weights).
-So this is all that has to be remembered: a few microseconds a step. What a model writes shows in its first steps.
+Until its update a step changes nothing but random states (those of the model's own generators too), the buffers that a
+forward pass writes (BatchNorm's running statistics) and, in some models, parameters that it writes by itself (codebooks,
+copies that slowly follow the weights). So this is all that has to be remembered: a few microseconds a step. What a model
+writes shows in its first steps.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.core.draws import GeneratorStates
+from trainwright.core.own_generators import OwnGenerators, States
 from trainwright.core.spread import is_spread
-from trainwright.engines.torch.randomness import as_stored, restore_torch, torch_states
+from trainwright.engines.torch.randomness import as_stored, restore_torch, torch_states, with_own
 from trainwright.engines.torch.samples import Sample, sample
 
 #: Steps in which contents are compared, which waits for the device; writes that torch counts are looked at once more.
@@ -25,12 +27,17 @@ _COUNTED_STEPS = 3
 class Boundary:
     """Marks the state before each step, and goes back to it."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, own: OwnGenerators | None = None) -> None:
         #: Off where nothing will be saved: buffers are still needed, for steps that are not finite.
         self.keeps_random = True
         self._generators = GeneratorStates()
         self._host: Any = None
         self._torch: dict[str, Tensor] = {}
+        #: Generators that users' objects draw from in a step.
+        self.own = own or OwnGenerators()
+        self._own: States = {}
+        #: The first step may make generators that were not there before it.
+        self._marks_until_look = 2
         self._buffers: dict[str, Tensor] = {}
         self._saved: dict[str, Tensor] = {}
         #: Buffers that may turn out to change, with the number of writes to them so far and what they hold.
@@ -55,9 +62,15 @@ class Boundary:
 
     def mark(self) -> None:
         """Remember this moment."""
+        if self._marks_until_look:
+            self._marks_until_look -= 1
+            if not self._marks_until_look:
+                self.own.look_for_late_ones()
         if self.keeps_random:
             self._host = self._generators.capture()
             self._torch = torch_states()
+            if self.own.found:
+                self._own = self.own.capture()
         if self._marks == 0:
             self._others = {name: _noted(_hanging(holder)) for name, holder in self._holders.items()}
         elif self._others:
@@ -123,6 +136,8 @@ class Boundary:
         if self._host is not None:
             self._generators.restore(self._host)
             restore_torch(self._torch)
+            if self._own:
+                self.own.restore(self._own)
 
     def restore_buffers(self, where: Tensor | None = None) -> None:
         """Buffers as they were at the mark; with ``where``, only if it is true, which only the device knows."""
@@ -156,7 +171,8 @@ class Boundary:
     def random_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Random states at the mark, as a checkpoint stores them."""
         assert self._host is not None
-        return as_stored(self._host.python, self._host.numpy, self._torch)
+        known = {path: state for path, state in self._own.items() if path in self.own.found}
+        return with_own(as_stored(self._host.python, self._host.numpy, self._torch), self.own.to_json(known))
 
 
 def _noted(buffer: Tensor) -> tuple[Tensor, int, Tensor]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from trainwright.core.backend import Backend
 from trainwright.core.engine import Portion
+from trainwright.core.own_generators import OwnGenerators
 from trainwright.engines.torch.backends import SingleProcess
 from trainwright.engines.torch.boundary import Boundary
 from trainwright.engines.torch.memory import is_out_of_memory, release_memory
@@ -84,6 +85,8 @@ class TorchEngine:
         self.heard: list[int] = []
         #: How long each of several processes works by itself in a step.
         self.own_time = Untimed()
+        #: Generators that the model, and what else takes part in a step, keep for themselves.
+        self.own = OwnGenerators()
         #: Waits until a copy that is under way no longer needs the weights as they are.
         self.wait_for_copy: Callable[[], None] = _nothing
 
@@ -118,7 +121,8 @@ class TorchEngine:
         self._gradient_check = GradientCheck(self.parameters)
         keeps_random = self.boundary.keeps_random if hasattr(self, "boundary") else True
         # By the names under which weights are stored: a checkpoint puts buffers of the last boundary into their place.
-        self.boundary = Boundary(unwrap(model))
+        self.own.look_again()
+        self.boundary = Boundary(unwrap(model), self.own)
         self.boundary.keeps_random = keeps_random
 
     # ---- one optimizer step, in the order the loop calls it

@@ -95,6 +95,11 @@ def set_random_state(tensors: dict[str, Tensor], numbers: dict[str, Any]) -> Non
 RandomState = tuple[dict[str, Tensor], dict[str, Any]]
 
 
+def with_own(state: RandomState, own: dict[str, Any]) -> RandomState:
+    """``state`` with those of generators that users' objects keep for themselves, as JSON by their paths."""
+    return (state[0], {**state[1], "own": own}) if own else state
+
+
 def of_all_processes(states: list[RandomState]) -> RandomState:
     """The random states of several processes as one; that of the first keeps its names."""
     tensors, numbers = dict(states[0][0]), dict(states[0][1])
