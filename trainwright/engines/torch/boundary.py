@@ -1,9 +1,9 @@
 """The moment between two steps, kept so that a step that does not finish can be undone.
 
-Until its update a step changes nothing but random states (those of the model's own generators too), the buffers that a
-forward pass writes (BatchNorm's running statistics) and, in some models, parameters that it writes by itself (codebooks,
-copies that slowly follow the weights). So this is all that has to be remembered: a few microseconds a step. What a model
-writes shows in its first steps.
+Until its update a step changes nothing but random states (those of the model's own generators too), the buffers that
+a forward pass writes (BatchNorm's running statistics) and, in some models, parameters that it writes by itself
+(codebooks, copies that slowly follow the weights). So this is all that has to be remembered: a few microseconds a step.
+What a model writes shows in its first steps.
 """
 
 from __future__ import annotations
