@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -99,6 +100,27 @@ def test_what_could_not_be_saved_at_the_end_is_said(
     assert load_file(rescued).keys() == trainer.model.state_dict().keys()
     assert [path.name for path in list_checkpoints(folder)] == ["checkpoint-3", "checkpoint-6"]
     assert all(problems_of(path) == [] for path in list_checkpoints(folder))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_that_could_not_save_does_not_look_like_one_that_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Exit code 75 tells a scheduler that everything is saved."""
+    disk = Faulty(OSError(28, "No space left on device"))
+    monkeypatch.setattr(durable, "os", disk)
+    folder = tmp_path / "run"
+
+    class Stop(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 8:
+                signal.raise_signal(number)
+
+    with pytest.raises(NotSavedError, match=f"was stopped by {number.name}, but .*: checkpoint-8"):
+        runner.build(folder, callbacks=[Break(disk, at=7), Stop()], save_in_background=False).train()
+    assert kinds(folder)[-1] == "lost"
+    assert not (folder / "preempted.json").exists()
+    assert get_last_checkpoint(folder) == str(folder / "checkpoint-6")
 
 
 def test_what_failed_at_the_end_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,7 +147,8 @@ def set_aside(checkpoint: Path) -> Path:
     name = f"{PREVIOUS}-{'unknown' if run is None else run.id}"
     number = 1
     folder = checkpoint.with_name(name)
-    while (target := checkpoint_path(folder, step_of(checkpoint))).exists():
+    # A link may lead anywhere.
+    while (target := checkpoint_path(folder, step_of(checkpoint))).exists() or folder.is_symlink():
         number += 1
         folder = checkpoint.with_name(f"{name}-{number}")
     folder.mkdir(exist_ok=True)

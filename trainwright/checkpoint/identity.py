@@ -77,6 +77,8 @@ def read_owner(run_directory: Path) -> Owner | None:
 def write_owner(run_directory: Path, owner: Owner) -> None:
     """Say whose folder this is; the old word or the new one is there at any moment."""
     draft = run_directory / f".{FILE}.writing"
+    # A link in its place would be followed.
+    draft.unlink(missing_ok=True)
     text = json.dumps({**owner.run._asdict(), "owns_unnamed": owner.owns_unnamed})
     draft.write_text(text + "\n", encoding="utf-8")
     os.replace(draft, run_directory / FILE)

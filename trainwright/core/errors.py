@@ -34,17 +34,17 @@ class Preempted(SystemExit):
 
 
 class NotSavedError(RuntimeError):
-    """Training came to its end, but something that it should have saved is not on disk.
+    """Training came to its end, or was stopped, but something that it should have saved is not on disk.
 
     Raised by ``train()`` after everything else is done. The model is still in memory: ``trainer.save_model(folder)``.
     """
 
-    def __init__(self, unsaved: dict[str, str], instead: str | None = None) -> None:
+    def __init__(self, unsaved: dict[str, str], instead: str | None = None, how: str = "came to its end") -> None:
         self.unsaved, self.instead = dict(unsaved), instead
         what = "; ".join(f"{name} ({reason})" for name, reason in unsaved.items())
         kept = f" The weights as they are now are in {instead}." if instead else ""
         super().__init__(
-            f"Training came to its end, but this could not be saved: {what}.{kept} The model is still in memory: "
+            f"Training {how}, but this could not be saved: {what}.{kept} The model is still in memory: "
             "trainer.save_model(folder) writes it elsewhere."
         )
 

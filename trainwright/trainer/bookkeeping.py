@@ -97,13 +97,16 @@ class BookkeepingMethods(ArtifactMethods):
         """After everything else: a training that could not save must not end like one that did."""
         if self._handing_over is not None:
             self._hand_over_the_end()
-        if not self._events.unsaved:
-            return
+        if self._events.unsaved:
+            raise self._not_saved()
+
+    def _not_saved(self, how: str = "came to its end") -> NotSavedError:
+        """The error that says what is not on disk, after the weights were written elsewhere if that is possible."""
         takes_all = self._takes_all_to_save() or self.strategy.gathers_to_save
         instead = None if takes_all else self._save_elsewhere()
-        error = NotSavedError(self._events.unsaved, instead)
+        error = NotSavedError(self._events.unsaved, instead, how)
         self._events.record("lost", str(error), step=self.state.global_step, level=logging.ERROR)
-        raise error
+        return error
 
     def _save_elsewhere(self) -> str | None:
         """The weights in the run directory or, where that takes nothing, in the system's place for temporary files."""

@@ -53,6 +53,10 @@ class LeavingMethods(FittingMethods):
             step=self.state.global_step,
             checkpoint=None if saved is None else saved.name,
         )
+        if self._is_lost(may_save and saved is None):
+            name = checkpoint_path(self._checkpoint_home(), self.state.global_step).name
+            self._events.unsaved[name] = self._saver.failure or "another process could not write its part"
+            raise self._not_saved(f"was stopped by {stop.reason}")
         if stop.by_keyboard:
             raise KeyboardInterrupt
         code = ours(self.args, "preempted_exit_code")
@@ -62,6 +66,10 @@ class LeavingMethods(FittingMethods):
                 self._run_directory(), reason=stop.reason, step=self.state.global_step, checkpoint=name, code=code
             )
         raise Preempted(stop.reason, code, None if saved is None else str(saved))
+
+    def _is_lost(self, own: bool) -> bool:
+        """Return True if any process wanted to save and could not."""
+        return own if self._backend.world_size == 1 else bool(self._backend.sum(int(own)))
 
     def _rescue(self, run: Run, error: BaseException) -> None:
         """Save the last boundary before an error ends the run; whatever fails here must not hide the error."""

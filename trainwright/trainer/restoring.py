@@ -9,9 +9,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from trainwright.checkpoint.directory import PREVIOUS, all_checkpoints, list_checkpoints, newest_good, put_back
+from trainwright.checkpoint.directory import PREVIOUS, all_checkpoints, list_checkpoints, newest_good, put_back, step_of
 from trainwright.checkpoint.interchange.continuing import PresentOptimizer, with_names
 from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, holds, run_of, verify
+from trainwright.checkpoint.ownership import owner_after_resume
 from trainwright.checkpoint.sharded import StoredTensors, is_stored
 from trainwright.checkpoint.training_state import CALLBACKS, load_training_state, unflatten_optimizer
 from trainwright.checkpoint.weights import load_weights
@@ -76,8 +77,11 @@ class RestoringMethods(SavingMethods):
             # What a checkpointer fetched is in a place of each process's own.
             return self._resolve_checkpoint(wanted)
         own = self._resolve_checkpoint(wanted) if self._backend.rank == 0 else None
-        checkpoint = self._backend.gather(own)[0]
-        self._begin_run(checkpoint, by_name=wanted not in (None, False, True, "auto"))
+        owner = self._owner if own is None else owner_after_resume(own)
+        checkpoint, self._owner = self._backend.gather((own, owner))[0]
+        if self._wants_checkpoints():
+            is_named = checkpoint is not None and wanted not in (True, None, "auto")
+            self._claim_run_directory(step_of(checkpoint) if is_named else None)
         return checkpoint
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str | Path, model: nn.Module | None = None) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainwright.checkpoint.directory import checkpoint_path, rotate, step_of, sweep
+from trainwright.checkpoint.directory import checkpoint_path, rotate, sweep
 from trainwright.checkpoint.identity import Owner, RunIdentity
-from trainwright.checkpoint.ownership import claim, owner_after_resume
+from trainwright.checkpoint.ownership import claim
 from trainwright.checkpoint.pack import TensorPack
 from trainwright.checkpoint.saver import SaveJob, Saver
 from trainwright.checkpoint.together import Together
@@ -158,15 +158,11 @@ class SavingMethods(ExactnessMethods):
         self._writers()
         self.engine.wait_for_copy = self._saver.wait_for_copy
 
-    def _begin_run(self, checkpoint: Path | None, *, by_name: bool) -> None:
-        """Find out which run this is: that of ``checkpoint``, or a new one; ``by_name`` if the user named it."""
-        if checkpoint is not None:
-            self._owner = owner_after_resume(checkpoint)
-        if self._wants_checkpoints():
-            self._claim_run_directory(step_of(checkpoint) if checkpoint is not None and by_name else None)
-
     def _claim_run_directory(self, last_step: int | None = None) -> None:
-        """Make the run directory that of this run; once for each training, by the process that writes."""
+        """Make the run directory that of this run; once for each training, by the process that writes.
+
+        ``last_step`` where it was resumed from a checkpoint that the user named: later ones are of another course.
+        """
         if not self._has_claimed and self._handing_over is None and self.args.should_save:
             self._has_claimed = True
             claim(self._run_directory(), self._owner, self._events, last_step)
