@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from trainwright.cli.app import app, program
+from trainwright.cli.app import ONLY_INSTALLED_MODULES, app, program
 from trainwright.cli.experiments import outcome
 from trainwright.config.errors import ConfigError
 
@@ -108,7 +108,7 @@ def launch(
             command = ray_command(words, workers=count, cpu=cpu, max_restarts=max_restarts, address=ray_address)
         else:
             command = _command_here(words, count, nodes, meeting, max_restarts)
-        code = run_command(command, environment=_environment(cpu))
+        code = run_command(command, environment=_environment(file, cpu))
     raise typer.Exit(code)
 
 
@@ -129,8 +129,10 @@ def _command_here(words: list[str], count: int, nodes: str, meeting: dict[str, A
     )
 
 
-def _environment(cpu: bool) -> dict[str, str]:
+def _environment(file: Path, cpu: bool) -> dict[str, str]:
     found = {"TRAINWRIGHT_LAUNCHED_BY": shlex.join([*program(), *sys.argv[1:]])}
+    if file.suffix != ".py":
+        found |= ONLY_INSTALLED_MODULES
     if cpu:
         found["CUDA_VISIBLE_DEVICES"] = ""
     return found
