@@ -67,6 +67,8 @@ MODULES = [
     "config.cadence",
     "config.deepspeed",
     "config.options",
+    "config.secret_forms",
+    "config.secret_names",
     "config.secrets",
     "config.yaml12",
     "core.draws",

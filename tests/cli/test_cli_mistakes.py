@@ -167,6 +167,35 @@ def test_secrets_are_never_kept_and_asked_for_again(place: Path) -> None:
     assert call("resume", "runs/e", "training.max_steps=3", secret).exit_code == 0
 
 
+def test_a_secret_in_a_list_or_in_options_is_asked_for_again(place: Path) -> None:
+    secrets = ["training.tags=[hf_AbCdEfGhIjKlMnOp, small]", "trackers.jsonl.file=x.jsonl"]
+    assert call("train", "e.yaml", *secrets).exit_code == 0
+    assert "AbCdEfGhIjKlMnOp" not in (place / "runs/e/experiment.yaml").read_text()
+    assert "training.tags: secrets are not kept with a run" in refused("resume", "runs/e", "training.max_steps=3")
+    assert call("resume", "runs/e", "training.max_steps=3", "training.tags=[small]").exit_code == 0
+
+
+def test_data_behind_a_secret_address_is_asked_for_again(place: Path) -> None:
+    assert call("train", "e.yaml").exit_code == 0
+    stored = place / "runs/e/experiment.yaml"
+    text = stored.read_text().replace("holdout: 0.25", "holdout: 0.25\n  test: https://example.org/x.csv?sig=***")
+    stored.write_text(text)
+    assert "data.test: secrets are not kept with a run" in refused("evaluate", "runs/e")
+    assert call("evaluate", "runs/e", "data.test=t.csv").exit_code == 0
+
+
+def test_commands_that_are_shown_hold_no_secrets(place: Path) -> None:
+    shown = call("check", "e.yaml", "training.hub_token=hf_AbCdEfGhIjKlMnOp").output
+    assert "training.hub_token=***" in shown
+    assert "AbCdEfGhIjKlMnOp" not in shown
+
+
+def test_a_batch_script_is_no_place_for_a_secret(place: Path) -> None:
+    words = ("launch", "--on", "slurm", "--dry-run", "e.yaml", "training.hub_token=hf_AbCdEfGhIjKlMnOp")
+    assert "training.hub_token=*** looks like a secret" in refused(*words)
+    assert list(place.glob("*.sbatch")) == []
+
+
 class _Touch:
     def __reduce__(self) -> Any:
         return (os.system, ("touch pwned",))

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from trainwright.cli.app import BAD_USAGE, FAILED, INTERRUPTED, app, program
+from trainwright.config.secrets import masked_command
 from trainwright.core.errors import Preempted, lost_a_peer
 
 #: Words that typer does not know are the experiment's: section.key=value, --section.key value.
@@ -148,7 +149,8 @@ def check(context: typer.Context, experiment: ExperimentFile, trust: Trust = Fal
             *(["--trust"] if trust else []),
             *(word for file in imports or [] for word in ("--import", str(file))),
         ]
-        typer.echo(f"Ready: {shlex.join([*program(), 'train', str(experiment), *context.args, *allowed])}")
+        words = masked_command([*program(), "train", str(experiment), *context.args, *allowed])
+        typer.echo(f"Ready: {shlex.join(words)}")
 
 
 @app.command("ls")
@@ -183,7 +185,7 @@ def _import_files(files: list[Path] | None) -> None:
 
 def _rerun_command(words: list[str]) -> str:
     # One of several that launch started: alone it would be another run.
-    return os.environ.get("TRAINWRIGHT_LAUNCHED_BY") or shlex.join([*program(), *words])
+    return os.environ.get("TRAINWRIGHT_LAUNCHED_BY") or shlex.join(masked_command([*program(), *words]))
 
 
 @contextmanager

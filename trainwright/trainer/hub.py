@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from trainwright.checkpoint.directory import checkpoint_path
+from trainwright.config.secrets import redacted
 from trainwright.core.state import TrainerState
 from trainwright.trainer.restoring import RestoringMethods
 
@@ -130,7 +131,7 @@ class HubMethods(RestoringMethods):
             return
         text = model_card(front, model_name or Path(self.args.output_dir).absolute().name, self.args, self.state)
         Path(self.args.output_dir).mkdir(parents=True, exist_ok=True)
-        (Path(self.args.output_dir) / "README.md").write_text(text, encoding="utf-8")
+        (Path(self.args.output_dir) / "README.md").write_text(redacted(text), encoding="utf-8")
 
 
 def model_card(front: dict[str, Any], name: str, args: Any, state: TrainerState) -> str:
