@@ -67,6 +67,7 @@ MODULES = [
     "config.cadence",
     "config.deepspeed",
     "config.options",
+    "config.patterns",
     "config.secret_forms",
     "config.secret_names",
     "config.secrets",

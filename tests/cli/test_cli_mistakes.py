@@ -196,6 +196,52 @@ def test_a_batch_script_is_no_place_for_a_secret(place: Path) -> None:
     assert list(place.glob("*.sbatch")) == []
 
 
+DEEP, DIGITS = "[" * 100_000, "9" * 5_000
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("model.options." + "a." * 30_000 + "a=1", "more than 32 levels inside each other"),
+        ("model.options.x=" + DEEP, "unexpected keyword argument 'x'"),
+        ("training.seed=" + DIGITS, "must be a finite number"),
+        ("training.seed=0x" + "f" * 50_000, "command line: seed is too large a number"),
+        ("training." + "x" * 100_000 + "=1", "there is no such argument"),
+        ("name=" + "x" * 5_000, "this name is too long for a file"),
+        ("data.train=" + "x" * 5_000, "this name is too long for a file"),
+        ("name=\udcff", "is not text in UTF-8"),
+        ("training={a: &a [*a]}", "should be keys with values"),
+    ],
+    ids=range(9),
+)
+def test_words_that_nobody_means_are_named_in_one_line(place: Path, word: str, message: str) -> None:
+    output = refused("train", "e.yaml", word)
+    assert message in output
+    assert len(output) < 1_500
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("field", ["deepspeed", "fsdp_config", "accelerator_config"])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (DEEP, "has too many levels inside each other"),
+        ("{x", "is not JSON"),
+        ("[1]", "must hold an object"),
+        (f'{{"a": {DIGITS}}}', "is not JSON"),
+        ("\0", "is not JSON"),
+        (" " * 3_000_000, "larger than 2 MB"),
+    ],
+    ids=range(6),
+)
+def test_a_json_file_that_is_none_is_named(place: Path, field: str, text: str, message: str) -> None:
+    (place / "x.json").write_text(text)
+    output = refused("train", "e.yaml", f"training.{field}=x.json")
+    assert message in output
+    assert "x.json" in output
+
+
 class _Touch:
     def __reduce__(self) -> Any:
         return (os.system, ("touch pwned",))

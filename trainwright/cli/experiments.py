@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -208,6 +209,9 @@ def outcome(go_on: Callable[[], str] | None = None) -> Iterator[None]:
             typer.echo(f"{stop}" + (f" Go on with: {go_on()}" if go_on else ""), err=True)
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            typer.echo(f"Error: this name is too long for a file: {str(error.filename)[:80]}...", err=True)
+            raise typer.Exit(BAD_USAGE) from None
         if not lost_a_peer(error):
             # Otherwise the traceback that matters is another process's.
             traceback.print_exc()

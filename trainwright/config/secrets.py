@@ -25,7 +25,7 @@ _BEFORE_A_COLON = {"password", "passwd", "passphrase", "passcode", "pwd", "apike
 _PLACEHOLDER = re.compile(r"<[A-Z_]+>")
 _SPECIAL_TOKEN = re.compile(r"<[^<>\s]{1,40}>|\[[A-Za-z_0-9]{1,40}\]")
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
-_ORDINARY = re.compile(r"[A-Za-z]?[a-z]*(?:[ _.:/-]+[A-Za-z]?[a-z]+)*")
+_ORDINARY = re.compile(r"[A-Z]?[a-z]*(?:[ _.:/-]+[A-Z]?[a-z]+)*")
 _SWITCHES = {"", "true", "false", "yes", "no", "on", "off", "none", "null", "auto", "True", "False", "None"}
 #: Shorter values of environment variables are words like "true"; masking them would only spoil other text.
 _SHORTEST = 8
