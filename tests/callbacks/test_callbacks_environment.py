@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.models import Plain, classification_rows
 from trainwright import Trainer, TrainingArguments
-from trainwright.callbacks.environment import environment_facts, git_facts, masked_command
+from trainwright.callbacks.environment import environment_facts, masked_command
 
 CANARY = "kanarienvogel1234567890"
 
@@ -47,27 +46,6 @@ def test_passwords_in_addresses_are_masked() -> None:
     shown = masked_command(["train.py", f"--data=https://me:{CANARY}@example.org/x", f"s3://me:{CANARY}@bucket"])
     assert CANARY not in " ".join(shown)
     assert "example.org/x" in shown[1]
-
-
-def git(folder: Path, *words: str) -> str:
-    settings = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(["git", *settings, *words], cwd=folder, capture_output=True, text=True, check=True)
-    return done.stdout.strip()
-
-
-def test_git_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert git_facts() is None
-    git(tmp_path, "init", "-b", "trunk")
-    (tmp_path / "a.txt").write_text("one")
-    git(tmp_path, "add", "a.txt")
-    git(tmp_path, "commit", "-m", "one")
-    assert git_facts() == {"commit": git(tmp_path, "rev-parse", "HEAD"), "branch": "trunk", "dirty": False}
-    (tmp_path / "a.txt").write_text("two")
-    facts = git_facts()
-    assert facts is not None
-    assert facts["dirty"] is True
 
 
 def test_env_json_of_a_run(

@@ -14,8 +14,10 @@ import torch
 from tests.models import Plain, classification_rows
 from trainwright import Trainer, TrainerCallback, TrainingArguments
 from trainwright.callbacks.run_directory import RunDirectoryCallback
+from trainwright.callbacks.tracking import TrackerCallback
 from trainwright.core.events import RunEvents
-from trainwright.core.state import TrainerControl, TrainerState
+from trainwright.core.state import ExportableState, TrainerControl, TrainerState
+from trainwright.core.tracker import TrackedRun
 
 CANARIES = {
     "environment": "canary-environment-1234",
@@ -96,3 +98,45 @@ def test_a_whole_run_writes_no_secret(
     Trainer(Plain(), args, train_dataset=classification_rows(16), callbacks=[Talkative()]).train()
     files = [path for path in Path(str(args.output_dir)).iterdir() if path.is_file()]
     assert [path.name for path in files if leaks(path.read_text())] == []
+
+
+class Messenger(TrainerCallback, ExportableState):
+    """Has a password in what it keeps, and a count."""
+
+    def __init__(self, password: str) -> None:
+        self.password, self.sent = password, 0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.sent += 1
+
+    def state(self) -> dict[str, Any]:
+        return {"args": {}, "attributes": {"password": self.password, "sent": self.sent}}
+
+
+def test_a_callback_that_goes_on_keeps_the_password_it_was_given(
+    make_args: Callable[..., TrainingArguments], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A checkpoint holds *** in its place, which is no password."""
+    settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 2, "resume": "auto"}
+    for steps in (2, 4):
+        messenger = Messenger(CANARIES["nested"])
+        args = make_args(max_steps=steps, **settings)
+        Trainer(Plain(), args, train_dataset=classification_rows(32), callbacks=[messenger]).train()
+    assert (messenger.password, messenger.sent) == (CANARIES["nested"], 4)
+    assert "Messenger keeps the password it has now" in caplog.text
+    saved = Path(str(args.output_dir)) / "checkpoint-4" / "trainer_state.json"
+    assert leaks(saved.read_text()) == []
+
+
+def test_ids_of_services_and_paths_are_read_back_as_they_were(tmp_path: Path) -> None:
+    """They may look as random as a key."""
+    identifier = "kX9vQ2mZ7pLw4TnB8sRy1DfG6hJc3AeU5oWi0NqK"
+    callback = TrackerCallback([], [])
+    callback._run = TrackedRun(folder=tmp_path, config={}, facts={})
+    callback._keep_id("comet_ml", identifier)
+    assert callback._ids() == {"comet_ml": identifier}
+    state = TrainerState(
+        best_model_checkpoint=identifier, stateful_callbacks={"X": {"attributes": {"key": identifier}}}
+    )
+    state.save_to_json(tmp_path / "state.json")
+    assert TrainerState.load_from_json(tmp_path / "state.json") == state

@@ -167,6 +167,81 @@ def test_secrets_are_never_kept_and_asked_for_again(place: Path) -> None:
     assert call("resume", "runs/e", "training.max_steps=3", secret).exit_code == 0
 
 
+def test_a_secret_in_a_list_or_in_options_is_asked_for_again(place: Path) -> None:
+    secrets = ["training.tags=[hf_AbCdEfGhIjKlMnOp, small]", "trackers.jsonl.file=x.jsonl"]
+    assert call("train", "e.yaml", *secrets).exit_code == 0
+    assert "AbCdEfGhIjKlMnOp" not in (place / "runs/e/experiment.yaml").read_text()
+    assert "training.tags: secrets are not kept with a run" in refused("resume", "runs/e", "training.max_steps=3")
+    assert call("resume", "runs/e", "training.max_steps=3", "training.tags=[small]").exit_code == 0
+
+
+def test_data_behind_a_secret_address_is_asked_for_again(place: Path) -> None:
+    assert call("train", "e.yaml").exit_code == 0
+    stored = place / "runs/e/experiment.yaml"
+    text = stored.read_text().replace("holdout: 0.25", "holdout: 0.25\n  test: https://example.org/x.csv?sig=***")
+    stored.write_text(text)
+    assert "data.test: secrets are not kept with a run" in refused("evaluate", "runs/e")
+    assert call("evaluate", "runs/e", "data.test=t.csv").exit_code == 0
+
+
+def test_commands_that_are_shown_hold_no_secrets(place: Path) -> None:
+    shown = call("check", "e.yaml", "training.hub_token=hf_AbCdEfGhIjKlMnOp").output
+    assert "training.hub_token=***" in shown
+    assert "AbCdEfGhIjKlMnOp" not in shown
+
+
+def test_a_batch_script_is_no_place_for_a_secret(place: Path) -> None:
+    words = ("launch", "--on", "slurm", "--dry-run", "e.yaml", "training.hub_token=hf_AbCdEfGhIjKlMnOp")
+    assert "training.hub_token=*** looks like a secret" in refused(*words)
+    assert list(place.glob("*.sbatch")) == []
+
+
+DEEP, DIGITS = "[" * 100_000, "9" * 5_000
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("model.options." + "a." * 30_000 + "a=1", "more than 32 levels inside each other"),
+        ("model.options.x=" + DEEP, "unexpected keyword argument 'x'"),
+        ("training.seed=" + DIGITS, "must be a finite number"),
+        ("training.seed=0x" + "f" * 50_000, "command line: seed is too large a number"),
+        ("training." + "x" * 100_000 + "=1", "there is no such argument"),
+        ("name=" + "x" * 5_000, "this name is too long for a file"),
+        ("data.train=" + "x" * 5_000, "this name is too long for a file"),
+        ("name=\udcff", "is not text in UTF-8"),
+        ("training={a: &a [*a]}", "should be keys with values"),
+    ],
+    ids=range(9),
+)
+def test_words_that_nobody_means_are_named_in_one_line(place: Path, word: str, message: str) -> None:
+    output = refused("train", "e.yaml", word)
+    assert message in output
+    assert len(output) < 1_500
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("field", ["deepspeed", "fsdp_config", "accelerator_config"])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (DEEP, "has too many levels inside each other"),
+        ("{x", "is not JSON"),
+        ("[1]", "must hold an object"),
+        (f'{{"a": {DIGITS}}}', "is not JSON"),
+        ("\0", "is not JSON"),
+        (" " * 3_000_000, "larger than 2 MB"),
+    ],
+    ids=range(6),
+)
+def test_a_json_file_that_is_none_is_named(place: Path, field: str, text: str, message: str) -> None:
+    (place / "x.json").write_text(text)
+    output = refused("train", "e.yaml", f"training.{field}=x.json")
+    assert message in output
+    assert "x.json" in output
+
+
 class _Touch:
     def __reduce__(self) -> Any:
         return (os.system, ("touch pwned",))

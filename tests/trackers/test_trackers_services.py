@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +103,32 @@ def check_files(stored: Stored) -> None:
     assert any(file.startswith("pic") for file in stored.files), stored.files
 
 
+@pytest.fixture
+def foreign_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A working directory that somebody else made; afterwards nothing of it has run, and nobody but us has used git."""
+    folder, canary, calls = tmp_path / "foreign", tmp_path / "canary", tmp_path / "calls"
+    folder.mkdir()
+    subprocess.run(["git", "init", "--quiet", folder], check=True)
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {canary}\n")
+    program.chmod(0o755)
+    subprocess.run(["git", "config", "core.fsmonitor", program], cwd=folder, check=True)
+    for module in ("alembic", "git", "json"):
+        (folder / f"{module}.py").write_text(f"open({str(canary)!r}, 'w')\n")
+    # A git that notes where it is told to look: ours never looks into the repository itself.
+    recorder = tmp_path / "bin" / "git"
+    recorder.parent.mkdir()
+    recorder.write_text(f'#!/bin/sh\necho "git $* in $GIT_DIR" >> {calls}\nexec {shutil.which("git")} "$@"\n')
+    recorder.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{recorder.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(folder)
+    yield
+    assert not canary.exists()
+    made = calls.read_text().splitlines() if calls.exists() else []
+    assert [call for call in made if "trainwright-git-" not in call] == []
+
+
+@pytest.mark.usefixtures("foreign_repository")
 @pytest.mark.parametrize("name", EACH)
 def test_what_a_run_logs_comes_back(name: str, make_args: MakeArgs) -> None:
     trainer = train(arguments(make_args, [name]), Shows())

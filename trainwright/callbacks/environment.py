@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import subprocess
 import sys
 from typing import Any
 
+from trainwright.callbacks.git_facts import git_facts
 from trainwright.config.secrets import masked_command, redacted_values
 
 _PACKAGES = (
@@ -29,7 +29,7 @@ def environment_facts(model: Any = None, loader: Any = None) -> dict[str, Any]:
     facts = {
         "command": masked_command(sys.argv),
         "python": platform.python_version(),
-        "platform": platform.platform(),
+        "platform": _platform(),
         "packages": _versions(),
         "git": git_facts(),
         "hardware": _hardware(),
@@ -40,24 +40,12 @@ def environment_facts(model: Any = None, loader: Any = None) -> dict[str, Any]:
     return redacted_values(facts)
 
 
-def git_facts() -> dict[str, Any] | None:
-    """Commit, branch and whether files differ from it; None outside a repository or without git."""
-    commit = _git("rev-parse", "HEAD")
-    if commit is None:
-        return None
-    return {
-        "commit": commit,
-        "branch": _git("rev-parse", "--abbrev-ref", "HEAD"),
-        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
-    }
-
-
-def _git(*words: str) -> str | None:
-    try:
-        done = subprocess.run(["git", *words], capture_output=True, text=True, timeout=5, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+def _platform() -> str:
+    # platform.platform() says the same, and starts `uname` to find out.
+    library = "".join(platform.libc_ver())
+    return "-".join(
+        [platform.system(), platform.release(), platform.machine(), *(["with", library] if library else [])]
+    )
 
 
 def _versions() -> dict[str, str]:
@@ -74,7 +62,7 @@ def _hardware() -> dict[str, Any]:
     import torch
 
     devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "cuda": devices}
+    return {"cpu": platform.machine(), "cores": os.cpu_count(), "cuda": devices}
 
 
 def _model_facts(model: Any) -> dict[str, Any] | None:

@@ -121,7 +121,7 @@ class TrackerCallback(TrainerCallback):
         if known is None:
             return
         with self._lock:
-            content = json.dumps(redacted_values({**self._ids(), name: known}), indent=2)
+            content = json.dumps(redacted_values({**self._ids(), name: known}, certain=True), indent=2)
             draft = self._file().with_name(f".{IDS}.writing")
             try:
                 self._file().parent.mkdir(parents=True, exist_ok=True)

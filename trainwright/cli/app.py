@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal with everythin
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -21,6 +22,10 @@ from trainwright.core.errors import Preempted
 from trainwright.version import __version__
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
+
+#: Python looks for modules in the current folder first when it starts a worker (or `python -m` anything): a torch.py
+#: beside a downloaded experiment would run. With this it does not.
+ONLY_INSTALLED_MODULES = {"PYTHONSAFEPATH": "1"}
 
 app = typer.Typer(
     name="trainwright",
@@ -41,6 +46,8 @@ class Demo(StrEnum):
 
 def main() -> None:
     """Entry point of the ``trainwright`` command."""
+    if not _trusts_code(sys.argv[1:]):
+        os.environ |= ONLY_INSTALLED_MODULES
     try:
         app()
     except Preempted:
@@ -48,6 +55,11 @@ def main() -> None:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise
+
+
+def _trusts_code(words: list[str]) -> bool:
+    """Return True when the command line lets code run that is no part of an installed package."""
+    return words[:1] == ["launch"] or any(word.partition("=")[0] in ("--trust", "--import") for word in words)
 
 
 def _show_version(wanted: bool) -> None:

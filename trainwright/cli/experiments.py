@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shlex
@@ -15,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from trainwright.cli.app import BAD_USAGE, FAILED, INTERRUPTED, app, program
+from trainwright.config.secrets import masked_command
 from trainwright.core.errors import NotSavedError, Preempted, lost_a_peer
 
 #: Words that typer does not know are the experiment's: section.key=value, --section.key value.
@@ -148,7 +150,8 @@ def check(context: typer.Context, experiment: ExperimentFile, trust: Trust = Fal
             *(["--trust"] if trust else []),
             *(word for file in imports or [] for word in ("--import", str(file))),
         ]
-        typer.echo(f"Ready: {shlex.join([*program(), 'train', str(experiment), *context.args, *allowed])}")
+        words = masked_command([*program(), "train", str(experiment), *context.args, *allowed])
+        typer.echo(f"Ready: {shlex.join(words)}")
 
 
 @app.command("ls")
@@ -183,7 +186,7 @@ def _import_files(files: list[Path] | None) -> None:
 
 def _rerun_command(words: list[str]) -> str:
     # One of several that launch started: alone it would be another run.
-    return os.environ.get("TRAINWRIGHT_LAUNCHED_BY") or shlex.join([*program(), *words])
+    return os.environ.get("TRAINWRIGHT_LAUNCHED_BY") or shlex.join(masked_command([*program(), *words]))
 
 
 @contextmanager
@@ -206,6 +209,9 @@ def outcome(go_on: Callable[[], str] | None = None) -> Iterator[None]:
             typer.echo(f"{stop}" + (f" Go on with: {go_on()}" if go_on else ""), err=True)
         raise
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            typer.echo(f"Error: this name is too long for a file: {str(error.filename)[:80]}...", err=True)
+            raise typer.Exit(BAD_USAGE) from None
         if not lost_a_peer(error) and not isinstance(error, NotSavedError):
             # Otherwise the traceback that matters is another process's, or there is nothing in it that helps.
             traceback.print_exc()

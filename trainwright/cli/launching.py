@@ -11,9 +11,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from trainwright.cli.app import app, program
+from trainwright.cli.app import ONLY_INSTALLED_MODULES, app, program
 from trainwright.cli.experiments import outcome
 from trainwright.config.errors import ConfigError
+from trainwright.config.secrets import masked_command
 
 
 class Where(StrEnum):
@@ -108,7 +109,7 @@ def launch(
             command = ray_command(words, workers=count, cpu=cpu, max_restarts=max_restarts, address=ray_address)
         else:
             command = _command_here(words, count, nodes, meeting, max_restarts)
-        code = run_command(command, environment=_environment(cpu))
+        code = run_command(command, environment=_environment(file, cpu))
     raise typer.Exit(code)
 
 
@@ -129,8 +130,10 @@ def _command_here(words: list[str], count: int, nodes: str, meeting: dict[str, A
     )
 
 
-def _environment(cpu: bool) -> dict[str, str]:
-    found = {"TRAINWRIGHT_LAUNCHED_BY": shlex.join([*program(), *sys.argv[1:]])}
+def _environment(file: Path, cpu: bool) -> dict[str, str]:
+    found = {"TRAINWRIGHT_LAUNCHED_BY": shlex.join(masked_command([*program(), *sys.argv[1:]]))}
+    if file.suffix != ".py":
+        found |= ONLY_INSTALLED_MODULES
     if cpu:
         found["CUDA_VISIBLE_DEVICES"] = ""
     return found
@@ -175,6 +178,7 @@ def _write_slurm_job(
         options["--grace"] or 120,
         {name: value for name, _, value in split},
     )
+    _refuse_secrets(words)
     script = Path(f"{file.resolve().stem}.sbatch")
     script.write_text(sbatch_script(job), encoding="utf-8")
     typer.echo(f"Wrote {script}.")
@@ -182,3 +186,13 @@ def _write_slurm_job(
         typer.echo(f"Submit it with: sbatch {shlex.quote(str(script))}")
     else:
         typer.echo(submit(script))
+
+
+def _refuse_secrets(words: list[str]) -> None:
+    """A batch script is a file, and secrets are not written."""
+    for word, shown in zip(words, masked_command(words), strict=True):
+        if word != shown:
+            raise ConfigError(
+                f"{shown} looks like a secret, and --on slurm writes the command into a file: hand it over in an "
+                "environment variable (sbatch passes yours on), such as HF_TOKEN."
+            )

@@ -18,6 +18,7 @@ from trainwright.config.enums import (
     SaveStrategy,
     SchedulerType,
 )
+from trainwright.config.errors import ConfigError
 from trainwright.config.fields import AllFields, is_ours
 from trainwright.config.intervals import coerce_cadences
 
@@ -116,6 +117,8 @@ def _to_float(name: str, value: Any) -> Any:
         raise ValueError(f"{name}={value!r} must be a number, not true or false.")
     try:
         number = float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is too large a number.") from None
     except (TypeError, ValueError):
         raise ValueError(f"{name}={value!r} must be a number.") from None
     if number != number or number in (float("inf"), float("-inf")):
@@ -139,20 +142,35 @@ def _from_json(name: str, value: Any) -> Any:
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
             value = json.loads(value)
-        except json.JSONDecodeError as error:
+        except RecursionError:
+            raise ValueError(f"{name} has too many levels inside each other.") from None
+        except ValueError as error:
             raise ValueError(f'{name} starts like JSON but is not: {error}. Quote keys and strings with ".') from None
     elif isinstance(value, str) and name in _FILE_FIELDS and Path(value).is_file():
-        value = json.loads(Path(value).read_text(encoding="utf-8"))
+        value = _json_in_file(name, value)
     return _plain_values(value) if isinstance(value, dict) else value
+
+
+def _json_in_file(name: str, path: str) -> Any:
+    from trainwright.config.yaml12 import read_text_file
+
+    try:
+        found = json.loads(read_text_file(path))
+    except RecursionError:
+        raise ValueError(f"{name}={path!r} has too many levels inside each other.") from None
+    except ConfigError as error:
+        raise ValueError(f"{name} is neither JSON nor a readable file: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"{name}={path!r} is not JSON: {error}.") from None
+    if not isinstance(found, dict):
+        raise ValueError(f'{name}={path!r} must hold an object: {{"key": value}}.')
+    return found
 
 
 def _accelerator_options(value: Any) -> Any:
     """A dict, whether it came as a JSON file or as accelerate's own object."""
     if isinstance(value, str):
-        try:
-            return _plain_values(json.loads(Path(value).read_text(encoding="utf-8")))
-        except OSError as error:
-            raise ValueError(f"accelerator_config={value!r} is neither JSON nor a readable file: {error}.") from None
+        return _plain_values(_json_in_file("accelerator_config", value))
     return value.to_dict() if hasattr(value, "to_dict") else value
 
 

@@ -17,7 +17,7 @@ from trainwright.config.fields.saving import SavingFields
 from trainwright.config.fields.survival import SurvivalFields
 from trainwright.config.registry import split_reference, suggestion
 from trainwright.config.seq2seq import Seq2SeqTrainingArguments
-from trainwright.config.yaml12 import Document, Place, read_yaml, read_yaml_file
+from trainwright.config.yaml12 import DEEPEST, Document, Place, read_yaml, read_yaml_file
 
 COMMAND_LINE = "command line"
 #: What may be written as one word, and the key that it then stands for.
@@ -125,19 +125,28 @@ def parse_overrides(words: Iterable[str]) -> list[tuple[Place, Any]]:
     [(('training', 'learning_rate'), 0.0001), (('data', 'train'), 'my data.csv'), (('model', 'options'), {'layers': 2})]
     """
     found: list[tuple[Place, Any]] = []
-    waiting = list(words)
-    while waiting:
-        word = waiting.pop(0)
+    waiting = iter(words)
+    for word in waiting:
+        if not word.isprintable() and _is_no_text(word):
+            raise ConfigError(f"{COMMAND_LINE}: {word!r} is not text in UTF-8.")
         name, equals, text = word.removeprefix("--").partition("=")
         if not equals:
-            if not word.startswith("--") or not waiting:
+            following = next(waiting, None) if word.startswith("--") else None
+            if following is None:
                 raise ConfigError(f"{COMMAND_LINE}: {word!r}: write section.key=value, or --section.key value.")
-            text = waiting.pop(0)
+            text = following
         place = tuple(name.split("."))
         if not all(place):
             raise ConfigError(f"{COMMAND_LINE}: {word!r}: write section.key=value.")
+        if len(place) > DEEPEST:
+            raise ConfigError(f"{COMMAND_LINE}: {word!r}: more than {DEEPEST} levels inside each other.")
         found.append((place, read_override(text)))
     return found
+
+
+def _is_no_text(word: str) -> bool:
+    """Return True for bytes that the command line could not decode."""
+    return any("\ud800" <= character <= "\udfff" for character in word)
 
 
 def read_override(text: str) -> Any:

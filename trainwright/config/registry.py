@@ -19,6 +19,8 @@ from trainwright.config.errors import ConfigError
 
 _REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_][\w.]*)")
 
+_LONGEST_NAME = 200
+
 _REGISTERED: dict[str, dict[str, Any]] = {}
 
 
@@ -101,5 +103,8 @@ def suggestion(wrong: str, names: Iterable[str]) -> str:
     >>> suggestion("learning_rat", ["learning_rate", "seed"])
     " (did you mean 'learning_rate'?)"
     """
+    if len(str(wrong)) > _LONGEST_NAME:
+        # No slip of the pen, and comparing takes a time that grows with the square of its length.
+        return ""
     near = difflib.get_close_matches(str(wrong), [str(name) for name in names], n=1, cutoff=0.6)
     return f" (did you mean {near[0]!r}?)" if near else ""

@@ -1,6 +1,7 @@
 """Secrets are never written: what looks like one becomes ``***`` in everything that goes to disk or to a log.
 
-A secret shows itself by the name it is kept under (an environment variable, an option, a key) or by its form.
+A secret shows itself by the name it is kept under (``secret_names.py``), by its form (``secret_forms.py``), or because
+it is the value of an environment variable with such a name.
 """
 
 from __future__ import annotations
@@ -9,130 +10,178 @@ import json
 import os
 import re
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
+
+from trainwright.config.secret_forms import without_forms, without_random_words
+from trainwright.config.secret_names import Secrecy, secrecy
 
 MASK = "***"
 
-# "token" is also a word about text: tokenizers, counts and ids of tokens, and special tokens are no secrets.
-_NAME = re.compile(
-    r"(?<!pad_)(?<!eos_)(?<!bos_)(?<!unk_)(?<!sep_)(?<!cls_)(?<!mask_)(?<!special_)token(?!iz|s_|_?ids?\b|_type)"
-    r"|secret|passw(?:or)?d|passphrase|credential|(?:api|access|private)[-_]?key|auth(?!or(?!iz))",
-    re.IGNORECASE,
-)
-_FORMS = re.compile(
-    r"\bhf_(?:[A-Za-z0-9]{12,}|(?=[A-Za-z0-9]*[A-Z0-9])[A-Za-z0-9]{8,})"
-    r"|\bsk-[A-Za-z0-9_-]{8,}"
-    r"|\bgh[pousr]_[A-Za-z0-9]{8,}|\bgithub_pat_[A-Za-z0-9_]{8,}"
-    r"|\bglpat-[A-Za-z0-9_-]{8,}"
-    r"|\bxox[a-z]-[A-Za-z0-9-]{8,}"
-    r"|\bAKIA[A-Z0-9]{12,}"
-    r"|\beyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+"
-    r"|(?<=\b[Bb]earer )[A-Za-z0-9._~+/=-]{8,}"
-    r"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"
-)
-_QUERY = re.compile(r"([?&][\w.-]+=)([^&#\s\"']+)")
+_NAME_BEFORE = re.compile(r"""(?<![\w.-])([A-Za-z_][\w.-]{1,80})(["']?[ \t]{0,3}(?:=(?!=)|:)[ \t]{0,3}["']?)""")
+_VALUE = re.compile(r"""(?:(?:basic|bearer|token|digest)[ \t])?[^\s"',;&]{1,4096}""", re.IGNORECASE)
+#: Alone before a colon, other words are words of a sentence: "unknown token: x", "in the first pass: y".
+_BEFORE_A_COLON = {"password", "passwd", "passphrase", "passcode", "pwd", "apikey", "authorization", "cookie"}
 _PLACEHOLDER = re.compile(r"<[A-Z_]+>")
-_NUMBER = re.compile(r"-\d+(\.\d+)?([eE]-?\d+)?")
+_SPECIAL_TOKEN = re.compile(r"<[^<>\s]{1,40}>|\[[A-Za-z_0-9]{1,40}\]")
+_NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
+_ORDINARY = re.compile(r"[A-Z]?[a-z]*(?:[ _.:/-]+[A-Z]?[a-z]+)*")
+_SWITCHES = {"", "true", "false", "yes", "no", "on", "off", "none", "null", "auto", "True", "False", "None"}
+#: Shorter values of environment variables are words like "true"; masking them would only spoil other text.
 _SHORTEST = 8
-"""Shorter values of environment variables are words like "true"; masking them would only spoil other text."""
+#: Folders, whatever their names end in.
+_FOLDERS = {"PWD", "OLDPWD"}
 
 
-@lru_cache(maxsize=4096)
 def is_secret_name(name: str) -> bool:
-    """Whether what is kept under ``name`` is likely to be secret.
+    """Return True when what is kept under ``name`` is likely to be secret.
 
     >>> [is_secret_name(name) for name in ("HF_TOKEN", "api_key", "tokenizer_name", "max_tokens_per_batch", "author")]
     [True, True, False, False, False]
     """
-    return _NAME.search(name) is not None
+    return secrecy(name) is not Secrecy.NONE
 
 
-def redacted(text: str) -> str:
-    """``text`` without secrets.
+def redacted(text: str, *, certain: bool = False) -> str:
+    """Return ``text`` without secrets.
 
-    >>> redacted("pushed with hf_AbCdEfGhIjKlMnOp to https://me:pass-word@example.org/x")
-    'pushed with *** to https://***@example.org/x'
+    ``certain`` leaves out guesses by randomness and by vague names: for what is read back and must not change.
+
+    >>> redacted("failed with api_key=abc, hf_AbCdEfGhIjKlMnOp and https://me:pass-word@example.org/x?sig=a1&page=2")
+    'failed with api_key=***, *** and https://***@example.org/x?sig=***&page=2'
     """
-    return _redactor()(text)
+    return _redactor(certain)(text)
 
 
-def redacted_values(data: Any) -> Any:
-    """Nested plain data without secrets: text is redacted, and keys that look secret lose the text under them."""
-    return _redact(data, _redactor())
+def redacted_values(data: Any, *, certain: bool = False) -> Any:
+    """Return nested plain data without secrets: text is redacted, and keys that look secret lose what is under them."""
+    return _redact(data, _redactor(certain), certain)
+
+
+def holds_mask(data: Any) -> bool:
+    """Return True when something in nested plain data was replaced by ``***``."""
+    if isinstance(data, dict):
+        return any(holds_mask(item) for pair in data.items() for item in pair)
+    if isinstance(data, (list, tuple)):
+        return any(map(holds_mask, data))
+    return isinstance(data, str) and MASK in data
 
 
 def masked_command(argv: list[str]) -> list[str]:
-    """The command line with values of secret-looking options, and secret-looking values, replaced by ``***``."""
-    redact = _redactor()
+    """Return the command line with values of secret-looking options, and secret-looking values, replaced by ``***``."""
+    redact = _redactor(certain=False)
     shown: list[str] = []
-    hide_next = False
+    option: str | None = None
     for word in argv:
-        name, equals, _ = word.partition("=")
-        is_option = word.startswith("-") and not _NUMBER.fullmatch(word)
-        if hide_next and not word.startswith("--"):
+        if option is not None and not word.startswith("--"):
             # The value of the option before it, even if it begins with a dash.
-            shown.append(MASK)
-            hide_next = False
+            shown.append(MASK if _is_secret(option, word) else redact(word))
+            option = None
             continue
         shown.append(redact(_without_named_secret(word)))
-        hide_next = is_option and not equals and is_secret_name(name)
+        is_option = word.startswith("-") and "=" not in word and not _NUMBER.fullmatch(word)
+        option = word if is_option and is_secret_name(word) else None
     return shown
 
 
 def _without_named_secret(word: str) -> str:
-    """``name=value`` pairs, also nested ones, lose the value behind the first secret-looking name."""
+    """Return ``word`` without the value behind the first secret-looking name of ``name=value``, also a nested one."""
     parts = word.split("=")
     for index, part in enumerate(parts[:-1]):
-        if is_secret_name(part):
+        rest = "=".join(parts[index + 1 :])
+        # A name, and not a text or an address that goes on until here: those have pairs of their own.
+        if re.fullmatch(r"[\w.\-/]+", part) and _is_secret(part, rest):
             return "=".join([*parts[: index + 1], MASK])
     return word
 
 
-def _redactor() -> Callable[[str], str]:
-    """What hides the secrets of this moment: the environment may change while a process runs."""
-    values = {value.strip() for name, value in os.environ.items() if is_secret_name(name)}
-    known = _pattern(frozenset(value for value in values if len(value) >= _SHORTEST))
+def _is_secret(name: str, value: str, *, certain: bool = False) -> bool:
+    """Return True when the text ``value`` under ``name`` is to be hidden."""
+    sureness = secrecy(name)
+    if sureness is Secrecy.NONE or value in _SWITCHES or _PLACEHOLDER.fullmatch(value):
+        return False
+    if sureness is Secrecy.ALWAYS:
+        return True
+    if _NUMBER.fullmatch(value) or _SPECIAL_TOKEN.fullmatch(value):
+        return False
+    return sureness is Secrecy.SURE or (not certain and not _ORDINARY.fullmatch(value))
 
-    def redact(text: str) -> str:
-        if known is not None:
-            text = known.sub(MASK, text)
-        return _QUERY.sub(_without_query_secret, _FORMS.sub(MASK, text))
 
-    return redact
+def _redactor(certain: bool) -> Callable[[str], str]:
+    """Return what hides the secrets of this moment: the environment may change while a process runs."""
+    named = frozenset((name, value.strip()) for name, value in os.environ.items() if is_secret_name(name))
+    return partial(_hide, _known_values(named), certain)
 
 
 @lru_cache(maxsize=16)
-def _pattern(values: frozenset[str]) -> re.Pattern[str] | None:
+def _known_values(named: frozenset[tuple[str, str]]) -> re.Pattern[str] | None:
+    values = {value for name, value in named if name not in _FOLDERS and _is_known_secret(name, value)}
     # Inside JSON a secret with quotes, backslashes or accents is spelled differently.
     spellings = values | {json.dumps(value)[1:-1] for value in values}
     # The longest first: one secret may begin like another.
     return re.compile("|".join(map(re.escape, sorted(spellings, key=len, reverse=True)))) if spellings else None
 
 
-def _without_query_secret(match: re.Match[str]) -> str:
-    return f"{match[1]}{MASK}" if is_secret_name(match[1]) else match[0]
+def _is_known_secret(name: str, value: str) -> bool:
+    return len(value) >= _SHORTEST and _is_secret(name, value) and not os.path.exists(value)
 
 
-def _redact(data: Any, redact: Callable[[str], str]) -> Any:
+def _hide(known: re.Pattern[str] | None, certain: bool, text: str) -> str:
+    # Names of metrics come again with every log; long texts do not.
+    return (_hide_again if len(text) < 100 else _hide_once)(known, certain, text)
+
+
+def _hide_once(known: re.Pattern[str] | None, certain: bool, text: str) -> str:
+    if known is not None:
+        text = known.sub(MASK, text)
+    # Forms first: a key of many lines begins where a pair would end.
+    text = _without_pairs(without_forms(text, MASK), certain)
+    return text if certain else without_random_words(text, MASK)
+
+
+_hide_again = lru_cache(maxsize=4096)(_hide_once)
+
+
+def _without_pairs(text: str, certain: bool) -> str:
+    """Return ``text`` with values hidden that stand behind ``name=`` or ``name:``."""
+    shown: list[str] = []
+    done = 0
+    for found in _NAME_BEFORE.finditer(text) if "=" in text or ":" in text else ():
+        name, between, start = found[1], found[2], found.end()
+        is_word = name.isalpha() and name.lower() not in _BEFORE_A_COLON and between[0] not in "\"'"
+        if start < done or not is_secret_name(name) or (":" in between and is_word):
+            continue
+        value = _VALUE.match(text, start)
+        if value is not None and _is_secret(name, value[0].rstrip("`)]}>.:"), certain=certain):
+            shown += [text[done:start], MASK]
+            done = value.end()
+    return "".join([*shown, text[done:]])
+
+
+def _redact(data: Any, redact: Callable[[str], str], certain: bool) -> Any:
     if isinstance(data, str):
         return redact(data)
     if isinstance(data, dict):
         return {
-            redact(key) if isinstance(key, str) else key: (
-                _hidden(value, redact) if is_secret_name(str(key)) else _redact(value, redact)
-            )
+            redact(key) if isinstance(key, str) else key: _under(str(key), value, redact, certain)
             for key, value in data.items()
         }
     if isinstance(data, (list, tuple)):
-        return [_redact(item, redact) for item in data]
+        return [_redact(item, redact, certain) for item in data]
     return data
 
 
-def _hidden(value: Any, redact: Callable[[str], str]) -> Any:
-    """What is under a secret-looking key: text vanishes; switches and numbers are settings and stay readable."""
+def _under(name: str, value: Any, redact: Callable[[str], str], certain: bool) -> Any:
+    """Return what may be shown of ``value``, which is kept under ``name``: switches stay readable, most numbers too."""
+    sureness = secrecy(name)
+    if sureness is Secrecy.NONE:
+        return _redact(value, redact, certain)
     if isinstance(value, str):
-        return value if _PLACEHOLDER.fullmatch(value) else MASK
+        return MASK if _is_secret(name, value, certain=certain) else redact(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return MASK if sureness is Secrecy.ALWAYS else value
     if isinstance(value, (list, tuple)):
-        return [_hidden(item, redact) for item in value]
-    return _redact(value, redact)
+        return [_under(name, item, redact, certain) for item in value]
+    if isinstance(value, dict) and sureness in (Secrecy.SURE, Secrecy.ALWAYS):
+        return {key: _under(name, item, redact, certain) for key, item in value.items()}
+    return _redact(value, redact, certain)

@@ -8,6 +8,8 @@ import os
 import time
 from pathlib import Path
 
+from trainwright.config.secrets import redacted
+
 FILE = "preempted.json"
 logger = logging.getLogger("trainwright")
 
@@ -22,7 +24,13 @@ def mark_preempted(folder: str | Path, *, reason: str, step: int, checkpoint: st
     'checkpoint-40'
     >>> clear_marker(folder)
     """
-    content = {"reason": reason, "step": step, "checkpoint": checkpoint, "code": code, "time": round(time.time(), 3)}
+    content = {
+        "reason": redacted(reason),
+        "step": step,
+        "checkpoint": checkpoint,
+        "code": code,
+        "time": round(time.time(), 3),
+    }
     draft = Path(folder) / f".{FILE}.writing"
     try:
         draft.parent.mkdir(parents=True, exist_ok=True)

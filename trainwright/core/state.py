@@ -92,7 +92,7 @@ class TrainerState:
     def to_json(self) -> str:
         """The record as text, without secrets."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return json.dumps(redacted_values(fields), indent=2, sort_keys=True, default=float) + "\n"
+        return json.dumps(redacted_values(fields, certain=True), indent=2, sort_keys=True, default=float) + "\n"
 
     def save_to_json(self, json_path: str | Path) -> None:
         """Write the record to ``json_path``."""

@@ -62,7 +62,7 @@ def weights_hash(folder: Path) -> str:
 
 
 def _start(folder: Path, kill_at: int | None = None, *, expect: int) -> None:
-    words = [sys.executable, "-m", "trainwright.demos.kill", str(folder)]
+    words = [sys.executable, "-P", "-m", "trainwright.demos.kill", str(folder)]
     if kill_at is not None:
         words.append(str(kill_at))
     done = subprocess.run(words, capture_output=True, text=True, check=False)

@@ -25,7 +25,7 @@ from trainwright.experiment.exporting import (
 )
 from trainwright.experiment.running import is_refusal
 from trainwright.experiment.sources import first
-from trainwright.experiment.stored import EXPERIMENT, PREPROCESSING, load_stored, stored_facts
+from trainwright.experiment.stored import EXPERIMENT, PREPROCESSING, load_stored, refuse_masked, stored_facts
 from trainwright.recipes.building import build_modifiers
 from trainwright.recipes.language.reading import read_recipe
 from trainwright.recipes.language.records import Recipe
@@ -119,7 +119,9 @@ def _data(found: Trained, source: Path, data: str | None, modifiers: list[Modifi
         raise ConfigError(f"{asking[0]} needs gradients: add --data my_file.py:function, which returns batches.")
     if run is None or not needs_data:
         return None
-    built = build_trained(load_stored(run, [], trust=trust), found.folder, stored_facts(run))
+    loaded = load_stored(run, [], trust=trust)
+    refuse_masked(loaded, "model", "data")
+    built = build_trained(loaded, found.folder, stored_facts(run))
     rows, _ = training_rows(built.loaded, built.args)
     built.trainer.train_dataset = built.prepared.encode(first(rows, _ROWS))
     loader = built.trainer.get_train_dataloader()

@@ -21,7 +21,7 @@ from trainwright.core.modifier import Modifier
 from trainwright.experiment.building import build_trained, training_rows
 from trainwright.experiment.running import weights_of
 from trainwright.experiment.sources import first
-from trainwright.experiment.stored import EXPERIMENT, load_stored, stored_facts
+from trainwright.experiment.stored import EXPERIMENT, load_stored, refuse_masked, stored_facts
 from trainwright.recipes.export.exporting import FORMATS, export_model
 from trainwright.recipes.export.results import Exported
 from trainwright.recipes.export.semi_structured import layers_of_two_of_four
@@ -142,7 +142,9 @@ def _loaded(model: nn.Module, weights: Path) -> Trained:
 
 
 def _of_experiment(run: Path, weights: Path, trust: bool) -> Trained:
-    built = build_trained(load_stored(run, [], trust=trust), weights, stored_facts(run))
+    loaded = load_stored(run, [], trust=trust)
+    refuse_masked(loaded, "model", "data")
+    built = build_trained(loaded, weights, stored_facts(run))
     model = built.prepared.model
     train, evaluation = training_rows(built.loaded, built.args)
     rows = built.prepared.encode(first(train if evaluation is None else evaluation, _ROWS))

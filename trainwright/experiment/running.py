@@ -23,6 +23,7 @@ from trainwright.experiment.stored import (
     changed_files,
     differences,
     load_stored,
+    refuse_masked,
     resolved,
     samples_of,
     store,
@@ -164,7 +165,9 @@ def _last_evaluation(built: Built) -> dict[str, float]:
 def find_run(target: Path, overrides: list[str], *, trust: bool) -> tuple[Loaded, Path]:
     """The experiment and folder that ``target`` stands for: a run's folder, or an experiment's file."""
     if target.is_dir():
-        return load_stored(target, overrides, trust=trust), target
+        loaded = load_stored(target, overrides, trust=trust)
+        refuse_masked(loaded, "model", "data")
+        return loaded, target
     loaded = load_experiment(target, overrides, trust=trust)
     folder = run_folder(loaded)
     if stored_document(folder) is None:

@@ -14,7 +14,7 @@ from trainwright.checkpoint.durable import write_text
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import NAMED_SECTIONS, Loaded, experiment_from
 from trainwright.config.registry import split_reference
-from trainwright.config.secrets import MASK, redacted_values
+from trainwright.config.secrets import holds_mask, redacted_values
 from trainwright.config.yaml12 import Document, Place, read_yaml_file, write_yaml
 from trainwright.experiment.building import Built
 from trainwright.experiment.sources import BUILT_IN, resolve
@@ -132,9 +132,13 @@ def load_stored(folder: Path, overrides: list[str], *, trust: bool) -> Loaded:
     return experiment_from(document, overrides, trust=trust, folder=folder, values={own: str(folder)})
 
 
-def refuse_masked(loaded: Loaded) -> None:
-    """A secret is never kept, so a run that was given one needs it again."""
-    for place in _masked(resolved(loaded), ()):
+def refuse_masked(loaded: Loaded, *sections: str) -> None:
+    """Ask for a secret again that was not kept with a run: in ``sections``, or anywhere.
+
+    What only looked like one was not kept either, and the same command as before says it again.
+    """
+    said = {name: value for name, value in resolved(loaded).items() if not sections or name in sections}
+    for place in _masked(said, ()):
         key = ".".join(map(str, place))
         raise loaded.error(
             place, f"secrets are not kept with a run: give it again, {key}=..., or run the same command."
@@ -142,9 +146,14 @@ def refuse_masked(loaded: Loaded) -> None:
 
 
 def _masked(value: Any, place: Place) -> Iterator[Place]:
-    if isinstance(value, str) and MASK in value:
-        yield place
-    for key, item in value.items() if isinstance(value, dict) else ():
+    """Places of values that were masked; of a list, the place of the list."""
+    if not isinstance(value, dict):
+        if holds_mask(value):
+            yield place
+        return
+    for key, item in value.items():
+        if holds_mask(key):
+            yield place
         yield from _masked(item, (*place, key))
 
 

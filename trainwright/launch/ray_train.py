@@ -41,7 +41,7 @@ def ray_command(
         "address": address,
         "folder": str(Path.cwd()),
     }
-    return [sys.executable, "-m", "trainwright.launch.ray_train", json.dumps(options)]
+    return [sys.executable, "-P", "-m", "trainwright.launch.ray_train", json.dumps(options)]
 
 
 def work(options: dict[str, Any]) -> int:

@@ -40,7 +40,7 @@ exit "$code"
 """
 
 #: Each node's own number is only known to what srun starts there.
-_ON_EACH_NODE = 'exec "$0" -m trainwright launch --node-rank "$SLURM_NODEID" "$@"'
+_ON_EACH_NODE = 'exec "$0" -P -m trainwright launch --node-rank "$SLURM_NODEID" "$@"'
 
 _SEVERAL_NODES = """\
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
@@ -125,7 +125,7 @@ def _command(job: SlurmJob) -> str:
     target = shlex.join([str(job.file.resolve()), *job.words])
     python = shlex.quote(sys.executable)
     if job.nodes == 1:
-        return f"{python} -m trainwright launch {shlex.join(options)} {target}"
+        return f"{python} -P -m trainwright launch {shlex.join(options)} {target}"
     meeting = '--nnodes "$SLURM_NNODES" --rdzv "$first:$port" --rdzv-id "$SLURM_JOB_ID-${SLURM_RESTART_COUNT:-0}"'
     return f"bash -c {shlex.quote(_ON_EACH_NODE)} {python} {shlex.join(options)} {meeting} {target}"
 

@@ -40,7 +40,8 @@ def process_count(wanted: str, *, cpu: bool) -> int:
 
 def _device_count() -> int:
     # Asked in another process: this one stays light, and a device that was looked at may be taken.
-    asked = subprocess.run([sys.executable, "-c", _COUNT], capture_output=True, text=True, check=False)
+    # -P: a torch.py that happens to lie in this folder is not torch.
+    asked = subprocess.run([sys.executable, "-P", "-c", _COUNT], capture_output=True, text=True, check=False)
     if asked.returncode != 0:
         raise ConfigError(f"--nproc auto: the GPUs could not be counted; give a number. {asked.stderr.strip()[-300:]}")
     return int(asked.stdout)

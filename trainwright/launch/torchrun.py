@@ -30,7 +30,7 @@ def torchrun_command(
     ``processes`` are those on this machine. With several ``nodes`` (a number, or ``"2:4"`` for as many as come) the
     same is called on each; ``rendezvous`` is ``host:port`` of the first.
 
-    >>> torchrun_command(["train.py", "--lr", "1e-3"], processes=2)[3:]  # doctest: +NORMALIZE_WHITESPACE
+    >>> torchrun_command(["train.py", "--lr", "1e-3"], processes=2)[4:]  # doctest: +NORMALIZE_WHITESPACE
     ['--nnodes=1', '--rdzv-backend=trainwright-loopback', '--rdzv-endpoint=127.0.0.1:0', '--nproc-per-node=2',
      '--max-restarts=0', '-m', '--', 'trainwright.launch.worker', 'train.py', '--lr', '1e-3']
     """
@@ -41,7 +41,7 @@ def torchrun_command(
         raise ConfigError(f"{processes} processes on {nodes} nodes: both must be at least 1.")
     if max_restarts < 0:
         raise ConfigError(f"--max-restarts {max_restarts}: how often the processes are started again, 0 or more.")
-    command = [sys.executable, "-m", "trainwright.launch.processes"]
+    command = [sys.executable, "-P", "-m", "trainwright.launch.processes"]
     if most == 1:
         _refuse_rendezvous(node_rank, rendezvous, rendezvous_id)
         # A port of its own choosing, on 127.0.0.1: several runs on one machine do not meet, nor do strangers.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
+from trainwright.config.patterns import Pattern
 from trainwright.config.registry import suggestion
 
 ALL = "__ALL__"
@@ -67,7 +67,7 @@ def _expand(wanted: str | Iterable[str], named: dict[str, Any], prunable: list[s
         elif pattern == ALL_PRUNABLE:
             matches = prunable
         elif pattern.startswith("re:"):
-            matches = [name for name in named if _compiled(pattern, what).match(name)]
+            matches = _matching(pattern, named, what)
         else:
             matches = [pattern] if pattern in named else []
         if not matches:
@@ -78,11 +78,12 @@ def _expand(wanted: str | Iterable[str], named: dict[str, Any], prunable: list[s
     return list(dict.fromkeys(found))
 
 
-def _compiled(pattern: str, what: str) -> re.Pattern[str]:
+def _matching(pattern: str, names: Iterable[str], what: str) -> list[str]:
     try:
-        return re.compile(pattern.removeprefix("re:"))
-    except re.error as error:
-        raise ValueError(f"{what}: {pattern!r} is not a regular expression: {error}.") from None
+        expression = Pattern(pattern.removeprefix("re:"))
+        return [name for name in names if expression.match(name)]
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from None
 
 
 def sparsity_of(tensor: torch.Tensor) -> float:

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from trainwright.core.tracker import TrackedRun
 from trainwright.trackers.naming import tagged
-from trainwright.trackers.packages import package
+from trainwright.trackers.packages import environment, package
 from trainwright.trackers.pictures import picture_file
 
 
@@ -45,7 +45,10 @@ class AimTracker:
             artifacts: str | None = self.artifacts_uri or (folder / "artifacts").as_uri()
         else:
             artifacts = self.artifacts_uri
-        repository = aim.Repo.from_path(str(folder) if self.server is None else _aim_address(self.server), init=True)
+        address = str(folder) if self.server is None else _aim_address(self.server)
+        # The package starts `python -m alembic`, which would run an alembic.py of the current folder.
+        with environment(PYTHONSAFEPATH="1"):
+            repository = aim.Repo.from_path(address, init=True)
         known = run.earlier_id if run.earlier_id and repository.run_exists(run.earlier_id) else None
         # A process that was killed has left its lock.
         self._run = aim.Run(known, repo=repository, force_resume=known is not None, **self._extras)

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from trainwright.core.tracker import TrackedRun
 from trainwright.trackers.naming import tagged
-from trainwright.trackers.packages import only_errors, package
+from trainwright.trackers.packages import environment, only_errors, package
 from trainwright.trackers.pictures import picture_file
 
 _STEP = "train/global_step"
@@ -44,7 +44,9 @@ class WandbTracker:
         self._is_ours = True
 
     def start(self, run: TrackedRun) -> str | None:
-        wandb = package("wandb", "wandb")
+        # The commit is in our facts; the package would run git as the repository configures it.
+        with environment(WANDB_DISABLE_GIT="true"):
+            wandb = package("wandb", "wandb")
         self._is_ours = wandb.run is None
         config = {**run.config, "env": run.facts}
         if not self._is_ours:
@@ -77,7 +79,14 @@ class WandbTracker:
             resume="allow" if run.earlier_id and mode == "online" else None,
             # The package would wrap stdout and stderr of the whole process, and note the command line with its secrets.
             settings=wandb.Settings(
-                **{"console": "off", "x_disable_meta": True, "silent": only_errors(), **server, **self._settings}
+                **{
+                    "console": "off",
+                    "x_disable_meta": True,
+                    "disable_git": True,
+                    "silent": only_errors(),
+                    **server,
+                    **self._settings,
+                }
             ),
             **{name: value for name, value in self._about.items() if value is not None},
         )

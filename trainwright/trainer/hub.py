@@ -9,6 +9,7 @@ from torch import nn
 
 from trainwright.checkpoint.directory import checkpoint_path
 from trainwright.config.run_directory import run_directory
+from trainwright.config.secrets import redacted
 from trainwright.core.state import TrainerState
 from trainwright.trainer.restoring import RestoringMethods
 
@@ -131,7 +132,7 @@ class HubMethods(RestoringMethods):
             return
         text = model_card(front, model_name or run_directory(self.args).name, self.args, self.state)
         run_directory(self.args).mkdir(parents=True, exist_ok=True)
-        (run_directory(self.args) / "README.md").write_text(text, encoding="utf-8")
+        (run_directory(self.args) / "README.md").write_text(redacted(text), encoding="utf-8")
 
 
 def model_card(front: dict[str, Any], name: str, args: Any, state: TrainerState) -> str:

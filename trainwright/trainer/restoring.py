@@ -17,6 +17,7 @@ from trainwright.checkpoint.sharded import StoredTensors, is_stored
 from trainwright.checkpoint.training_state import CALLBACKS, load_training_state, unflatten_optimizer
 from trainwright.checkpoint.weights import load_weights
 from trainwright.config.fields import ours
+from trainwright.config.secrets import holds_mask
 from trainwright.core.state import TrainerState
 from trainwright.engines.torch.joint import in_form_of
 from trainwright.engines.torch.randomness import of_process
@@ -193,9 +194,14 @@ class RestoringMethods(SavingMethods):
             if states is None or not hasattr(callback, "state"):
                 continue
             state = states.pop(0) if isinstance(states, list) else states
-            vars(callback).update(state.get("attributes", {}))
+            kept = dict(state.get("attributes", {}))
             if self.args.restore_callback_states_from_checkpoint:
-                vars(callback).update(state.get("args", {}))
+                kept |= state.get("args", {})
+            masked = [name for name, value in kept.items() if holds_mask(value)]
+            if masked:
+                who, what = type(callback).__name__, ", ".join(masked)
+                logger.warning("Secrets are not kept in checkpoints: %s keeps the %s it has now.", who, what)
+            vars(callback).update({name: value for name, value in kept.items() if name not in masked})
 
     def _load_best_model(self) -> None:
         best = self.state.best_model_checkpoint

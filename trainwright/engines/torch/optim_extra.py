@@ -1,12 +1,13 @@
 """Optimizers of other packages, imported only when their name is used; a missing package is named with its pip name."""
 
 import importlib
-import re
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import nn
+
+from trainwright.config.patterns import Pattern
 
 ClassAndKwargs = tuple[Any, dict[str, Any]]
 
@@ -30,8 +31,8 @@ def is_target(module_name: str, targets: Any) -> bool:
     if targets is None or (isinstance(targets, str) and targets.replace("_", "-") == "all-linear"):
         return True
     if isinstance(targets, str):
-        return re.fullmatch(targets, module_name) is not None
-    return any(target in module_name or re.fullmatch(target, module_name) for target in targets)
+        return Pattern(targets).fullmatch(module_name)
+    return any(target in module_name or Pattern(target).fullmatch(module_name) for target in targets)
 
 
 def _bitsandbytes(request: Any) -> ClassAndKwargs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from trainwright.recipes.language.plain import plain
 
 _ENDINGS = (".yaml", ".yml", ".md", ".json")
 _FENCES = ("---", "+++")
-_COMMENT = re.compile(r"\s*(?:<!--.*?-->\s*)*", re.DOTALL)
 
 
 class _PlacedDocument(Document):
@@ -59,8 +57,7 @@ def front_matter(text: str, *, anywhere: bool = False) -> str | None:
     opening = next((index for index, line in enumerate(lines) if line.rstrip() in _FENCES), None)
     if opening is None:
         return None
-    before = "\n".join(lines[:opening])
-    if not anywhere and not _COMMENT.fullmatch(before):
+    if not anywhere and not _holds_comments_alone("\n".join(lines[:opening])):
         return None
     fence = lines[opening].rstrip()
     for index in range(opening + 1, len(lines)):
@@ -68,6 +65,16 @@ def front_matter(text: str, *, anywhere: bool = False) -> str | None:
             # Blank lines in front: what stands on line 20 of the card is on line 20 of the YAML.
             return "\n" * (opening + 1) + "\n".join(lines[opening + 1 : index])
     return None
+
+
+def _holds_comments_alone(text: str) -> bool:
+    """Return True for blank lines and ``<!-- comments -->``."""
+    outside, place = [], 0
+    # Step by step: one expression for all of it would try every way to pair the ends.
+    while (begin := text.find("<!--", place)) >= 0 and (end := text.find("-->", begin + 4)) >= 0:
+        outside.append(text[place:begin])
+        place = end + 3
+    return not "".join([*outside, text[place:]]).strip()
 
 
 def _document_of_file(path: Path) -> Document:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from torch import nn
 
+from trainwright.config.patterns import Pattern
 from trainwright.config.registry import suggestion
 from trainwright.config.warnings import warn
 from trainwright.recipes.quantization.layers import form_for, why_not
@@ -31,7 +31,7 @@ def fits(name: str, layer: nn.Module, patterns: Iterable[str]) -> str | None:
 
 def _fits_name(name: str, pattern: str) -> bool:
     if pattern.startswith("re:"):
-        return re.match(pattern.removeprefix("re:"), name) is not None
+        return Pattern(pattern.removeprefix("re:")).match(name)
     return name == pattern or name.startswith(f"{pattern}.")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import torch
 
 from trainwright.compat.pymarlin.utils.writer.base import Writer
+from trainwright.config.patterns import Pattern
 from trainwright.config.warnings import warn
 
 
@@ -162,7 +162,8 @@ class BasicStats:
         """Weights and gradients, every ``log_model_steps`` steps."""
         if step % self.args.log_model_steps and not force:
             return
-        shown = {n: p for n, p in model.named_parameters() if not re.search(self.args.exclude_list, n)}
+        excluded = Pattern(self.args.exclude_list)
+        shown = {n: p for n, p in model.named_parameters() if not excluded.search(n)}
         weights = {name: parameter.detach().reshape(-1) for name, parameter in shown.items()}
         gradients = {n: p.grad.detach().reshape(-1) / grad_scale for n, p in shown.items() if p.grad is not None}
         for writer in self.writers:
