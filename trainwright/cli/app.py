@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 from trainwright.core.errors import Preempted
+from trainwright.core.stops import LeavesAtOnce
 from trainwright.version import __version__
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
@@ -42,12 +43,16 @@ class Demo(StrEnum):
 def main() -> None:
     """Entry point of the ``trainwright`` command."""
     try:
-        app()
+        LeavesAtOnce(_say_stopped).do(app)
     except Preempted:
         # Everything is saved; a scheduler that asks once more must not turn 75 into a death by signal.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise
+
+
+def _say_stopped(reason: str) -> None:
+    typer.echo(f"Stopped by {reason}: run the same command again to go on.", err=True)
 
 
 def _show_version(wanted: bool) -> None:
