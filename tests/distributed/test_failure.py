@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from trainwright.checkpoint.directory import list_checkpoints
@@ -138,3 +140,38 @@ def test_a_signal_to_the_launcher_saves_everywhere(
     assert again.returncode == 0, again.stderr[-3000:]
     assert attempts(tmp_path) == 2
     assert weights(tmp_path) == whole
+
+
+def _with_folder(folder: Path) -> list[psutil.Process]:
+    """Processes that work for the run in ``folder``, oldest first."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "create_time", "status"]):
+        if str(folder) in (process.info["cmdline"] or []) and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process)
+    return sorted(found, key=lambda process: process.info["create_time"])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("launcher", "killed"), [(OURS, 0), (OURS, 1), (TORCHRUN, 0)])
+def test_a_launcher_that_is_killed_leaves_no_process_and_loses_no_step(
+    launcher: list[str], killed: int, tmp_path: Path, whole: list[Any]
+) -> None:
+    """The command itself, or the process under it that looks after the others."""
+    command = [*launcher, SCRIPT, str(tmp_path), "wait", "5"]
+    started = subprocess.Popen(command, env=ENVIRONMENT, cwd=ROOT, stderr=subprocess.DEVNULL)
+    wait_until(lambda: all((tmp_path / f"waits-{rank}").exists() for rank in range(2)))
+    _with_folder(tmp_path)[killed].kill()
+    time.sleep(0.5)
+    (tmp_path / "asked").touch()
+    wait_until(lambda: not _with_folder(tmp_path))
+    started.wait(timeout=60)
+    assert list_checkpoints(tmp_path / "run")[-1].name == "checkpoint-6"
+    assert run(*launcher, SCRIPT, tmp_path).returncode == 0
+    assert weights(tmp_path) == whole
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.05)

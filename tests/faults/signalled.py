@@ -112,6 +112,8 @@ CASES: dict[str, tuple[str, bool, list[int], dict[str, Any]]] = {
     "term in a step": ("step", False, [signal.SIGTERM], {}),
     "int in a step": ("step", False, [signal.SIGINT], {}),
     "usr1 in a step": ("step", False, [signal.SIGUSR1], {}),
+    "hup in a step": ("step", False, [signal.SIGHUP], {}),
+    "hup under nohup": ("step", False, [signal.SIGHUP], {}),
     "twice": ("step", False, [signal.SIGTERM, signal.SIGTERM], {}),
     "in evaluation": ("eval", False, [signal.SIGTERM], {}),
     "in a fetch": ("data", False, [signal.SIGTERM], {}),
@@ -159,6 +161,8 @@ def tried(folder: Path, name: str) -> dict[str, Any]:
     place = Place(folder, hangs=hangs)
 
     def work() -> None:
+        if name == "hup under nohup":
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
         if where == "save":
             slow_writes(place)
         build(folder, place, where, **extra).train()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,9 @@ EXPECTED: dict[str, tuple[int, list[str] | None]] = {
     "term in a step": (75, ["checkpoint-5"]),
     "int in a step": (130, ["checkpoint-5"]),
     "usr1 in a step": (75, ["checkpoint-5"]),
+    "hup in a step": (75, ["checkpoint-5"]),
+    # It goes on to its end.
+    "hup under nohup": (0, ["checkpoint-12"]),
     "twice": (75, ["checkpoint-5"]),
     # Step 8 is taken, its evaluation is broken off, and the resumed run does it again from the start.
     "in evaluation": (75, ["checkpoint-8"]),
@@ -131,3 +136,14 @@ def test_a_third_interrupt_stops_at_once() -> None:
             stops.raise_if_asked()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+def test_a_process_that_is_forked_from_a_training_can_be_terminated() -> None:
+    """A pool of somebody's dataset ends its processes with SIGTERM, and waits for them."""
+    with StopRequests() as stops:
+        forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        forked.start()
+        forked.terminate()
+        forked.join(timeout=20)
+        assert forked.exitcode == -signal.SIGTERM
+        assert not stops.asked

@@ -10,6 +10,7 @@ import sysconfig
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -43,8 +44,9 @@ _PHASES = {
 class WatchdogCallback(TrainerCallback):
     """Writes all stacks to ``stacks-<n>.txt`` when no event came for ``seconds``, or ten median steps if that is more.
 
-    One report for each silence. ``exit_process`` also ends the process, so that whatever launched it starts it again.
-    Code that blocks while it holds Python's global lock cannot be seen from inside the process.
+    One report for each silence. ``exit_process`` also ends the process, so that whatever launched it starts it again;
+    ``before_exit`` is called first. Code that blocks while it holds Python's global lock cannot be seen from inside the
+    process.
 
     With several processes each has one. Their watching threads leave signs of life in ``<run>/ranks``, and when no step
     ends, the first process that is alive names those that are frozen, gone, or busy with something else while the
@@ -61,12 +63,14 @@ class WatchdogCallback(TrainerCallback):
         *,
         rank: int = 0,
         world_size: int = 1,
+        before_exit: Callable[[], None] | None = None,
     ) -> None:
         if seconds <= 0:
             raise ValueError(f"seconds={seconds} must be positive; leave the watchdog out to switch it off.")
         self.events = events
         self.seconds = seconds
         self.exit_process = exit_process
+        self._before_exit = before_exit
         self.rank, self.world_size = rank, world_size
         #: With several processes: what they say of themselves, and how often.
         self._signs: SignsOfLife | None = None
@@ -199,7 +203,7 @@ class WatchdogCallback(TrainerCallback):
             if self.rank != min(verdict.alive):
                 # The launcher ends the rest as soon as one is gone: whoever reports should have done it.
                 stop.wait(2 * self._sign_seconds)
-            os._exit(EXIT_CODE)
+            self._exit()
 
     def _name(self, verdict: Verdict, silence: float) -> None:
         frame = sys._current_frames().get(self._watched_thread)
@@ -236,7 +240,14 @@ class WatchdogCallback(TrainerCallback):
             file=None if path is None else path.name,
         )
         if self.exit_process:
-            # The thread that hangs cannot be ended any other way.
+            self._exit()
+
+    def _exit(self) -> None:
+        """End the process: the thread that hangs cannot be ended any other way."""
+        try:
+            if self._before_exit is not None:
+                self._before_exit()
+        finally:
             os._exit(EXIT_CODE)
 
     def _write_stacks(self) -> Path | None:

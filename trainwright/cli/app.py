@@ -19,6 +19,7 @@ from typing import Annotated
 import typer
 
 from trainwright.core.errors import Preempted
+from trainwright.core.stops import LeavesAtOnce
 from trainwright.version import __version__
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
@@ -49,7 +50,7 @@ def main() -> None:
     if not _trusts_code(sys.argv[1:]):
         os.environ |= ONLY_INSTALLED_MODULES
     try:
-        app()
+        LeavesAtOnce(_say_stopped).do(app)
     except Preempted:
         # Everything is saved; a scheduler that asks once more must not turn 75 into a death by signal.
         if threading.current_thread() is threading.main_thread():
@@ -60,6 +61,10 @@ def main() -> None:
 def _trusts_code(words: list[str]) -> bool:
     """Return True when the command line lets code run that is no part of an installed package."""
     return words[:1] == ["launch"] or any(word.partition("=")[0] in ("--trust", "--import") for word in words)
+
+
+def _say_stopped(reason: str) -> None:
+    typer.echo(f"Stopped by {reason}: run the same command again to go on.", err=True)
 
 
 def _show_version(wanted: bool) -> None:

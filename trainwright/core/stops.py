@@ -2,11 +2,13 @@
 
 A signal handler only sets a flag; the loop looks at it where stopping is clean: between steps, between evaluation
 batches, while it waits for data. A helper thread hears of a signal at once, even while the main thread is inside a long
-computation, and asks for a save of the last finished step when the deadline passes.
+computation, and asks for a save of the last finished step when the deadline passes. Where no training runs there is
+nothing to finish, and ``LeavesAtOnce`` answers at once.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -14,21 +16,85 @@ import threading
 import time
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from trainwright.core.errors import StopRequested
+from trainwright.core.errors import Preempted, StopRequested
+from trainwright.core.signals import ENDING, HANG_UP, STOPPING, Handlers, be_deaf_at_exit, mute_lost_terminal
 
 logger = logging.getLogger("trainwright")
+
+T = TypeVar("T")
 
 #: Names a file whose presence asks for a stop, for trainings outside the main thread (Ray's are).
 STOP_FILE = "TRAINWRIGHT_STOP_FILE"
 #: Seconds between looks at it: it may lie on a network drive.
 _LOOK_EVERY = 1.0
 
-_NAMES = ("SIGTERM", "SIGINT", "SIGUSR1")
 #: Whoever presses Ctrl-C this often wants out now, checkpoint or not.
 _IMPATIENT = 3
 _QUIT = b"\0"
+
+
+class LeavesAtOnce:
+    """Does work during which a signal is answered at once, by ``Preempted``: there is nothing to finish or to save.
+
+    Ctrl-C is left to Python, and a signal to a handler that somebody else has set.
+
+    Args:
+        say: Called with the name of the signal before ``Preempted`` is raised.
+        code: The exit code.
+        handle_signals: False leaves all signals alone.
+    """
+
+    def __init__(self, say: Callable[[str], None], *, code: int = 75, handle_signals: bool = True) -> None:
+        self._say, self._code = say, code
+        self._handles = handle_signals and threading.current_thread() is threading.main_thread()
+        self._received: int | None = None
+        self._handlers = Handlers()
+
+    def do(self, work: Callable[[], T]) -> T:
+        """Return what ``work`` returns."""
+        if not self._handles:
+            return work()
+        error: BaseException | None = None
+        try:
+            try:
+                self._handlers.install(tuple(number for number in ENDING if _is_nobodys(number)), self._note)
+                result = work()
+            finally:
+                self._handlers.take_away()
+        except BaseException as raised:
+            # Somebody's code may have made another error of it, or swallowed it: then the signal still counts.
+            if self._received is None:
+                raise
+            error = raised
+        if self._received is None:
+            return result
+        self._handlers.take_away()
+        be_deaf_at_exit()
+        name = signal.Signals(self._received).name
+        self._say(name)
+        raise Preempted(name, self._code) from (None if isinstance(error, StopRequested) else error)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        # Once: what it interrupts a second time would be the leaving.
+        if self._received is None:
+            self._received = number
+            if number == HANG_UP:
+                mute_lost_terminal()
+            raise StopRequested(signal.Signals(number).name)
+
+    def hand_over(self, others: Handlers, note: Callable[[int, FrameType | None], None]) -> int | None:
+        """Let others answer from now on; returns a signal that came and that somebody's code has swallowed."""
+        others.install(STOPPING, note, self._handlers)
+        received, self._received = self._received, None
+        return received
+
+
+def _is_nobodys(number: int) -> bool:
+    """Return True when a signal would end the process, or is answered by us."""
+    handler = signal.getsignal(number)
+    return handler is signal.SIG_DFL or isinstance(getattr(handler, "__self__", None), LeavesAtOnce)
 
 
 class StopRequests:
@@ -45,15 +111,17 @@ class StopRequests:
         max_seconds: float | None = None,
         deadline: float = 20.0,
         on_deadline: Callable[[], None] | None = None,
+        instead_of: LeavesAtOnce | None = None,
     ) -> None:
         self._handle_signals = handle_signals
         self._max_seconds = max_seconds
         self._deadline = deadline
         self._on_deadline = on_deadline
+        self._instead_of = instead_of
         self._received: int | None = None
         self._interrupts = 0
         self._served = False
-        self._previous: dict[int, Any] = {}
+        self._handlers = Handlers()
         self._listener: _Listener | None = None
         self._file: str | None = None
         self._next_look = 0.0
@@ -69,8 +137,9 @@ class StopRequests:
     ) -> None:
         if self._listener is not None:
             self._listener.close()
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
+        self._handlers.take_away()
+        if self._served:
+            be_deaf_at_exit()
         if self._received is not None and not self._served and error is None:
             # It came when there was nothing left to stop: now it is for whoever handled it before.
             signal.raise_signal(self._received)
@@ -86,16 +155,18 @@ class StopRequests:
                 "Stop it through control.should_training_stop or max_hours."
             )
             return
-        for name in _NAMES:
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) is not None:
-                self._previous[number] = signal.signal(number, self._note)
+        if self._instead_of is None:
+            self._handlers.install(STOPPING, self._note)
+        elif (earlier := self._instead_of.hand_over(self._handlers, self._note)) is not None:
+            self._received = earlier
         if self._on_deadline is not None:
-            self._listener = _Listener.start(self._previous, self._deadline, self._on_deadline)
+            self._listener = _Listener.start(self._handlers.numbers, self._deadline, self._on_deadline)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         if self._received is None:
             self._received = number
+        if number == HANG_UP:
+            mute_lost_terminal()
         if number == signal.SIGINT:
             self._interrupts += 1
             if self._interrupts >= _IMPATIENT:
@@ -105,6 +176,21 @@ class StopRequests:
     def is_pressed(self) -> bool:
         """Whether Ctrl-C was pressed so often that nothing may be waited for."""
         return self._interrupts >= _IMPATIENT
+
+    @property
+    def by_keyboard(self) -> bool:
+        """Return True when it was Ctrl-C that came first."""
+        return self._received == signal.SIGINT
+
+    def explains(self, error: BaseException) -> bool:
+        """Return True when ``error`` is only that somebody printed to the terminal whose end asks for a stop."""
+        lost = isinstance(error, OSError) and error.errno in (errno.EIO, errno.EPIPE)
+        return lost and self._received is not None and self._received == HANG_UP
+
+    @property
+    def reason(self) -> str:
+        """The signal that came first."""
+        return "a signal" if self._received is None else signal.Signals(self._received).name
 
     @property
     def asked(self) -> bool:

@@ -22,6 +22,8 @@ import torch.utils.data._utils as torch_internals
 from torch.utils.data import get_worker_info
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from trainwright.core.children import end_with_parent
+from trainwright.core.signals import STOPPING
 from trainwright.data.order import set_epoch_of
 from trainwright.data.seeding import MapFetch
 from trainwright.data.stream_sharing import StreamForWorkers
@@ -34,9 +36,7 @@ _DEATH_SECONDS = 1.0
 # How often a wait for a batch calls `poll`.
 _POLL_SECONDS = 0.4
 # A scheduler sends these to the whole process group; the main process decides what they mean.
-_MAIN_PROCESS_SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR1") if hasattr(signal, name)
-)
+_MAIN_PROCESS_SIGNALS = STOPPING
 
 
 class LoaderNow:
@@ -209,9 +209,14 @@ class WorkerStart:
 
     def __init__(self, users: Callable[[int], Any] | None) -> None:
         self.users = users
+        #: The process that starts the worker, if its thread is one that stays as long as the process.
+        self._parent = os.getpid() if threading.current_thread() is threading.main_thread() else None
 
     def __call__(self, worker: int) -> None:
         _ignore_signals()
+        if os.getppid() == self._parent:
+            # A worker in the midst of a fetch does not see that the main process was killed.
+            end_with_parent(signal.SIGKILL)
         info = get_worker_info()
         # Whoever asks get_worker_info() for the dataset means their own; torch's record refuses plain assignment.
         if info is not None and isinstance(info.dataset, WorkerDataset):
@@ -226,6 +231,8 @@ def _ignore_signals() -> None:
     if threading.current_thread() is not threading.main_thread():
         return
     for number in _MAIN_PROCESS_SIGNALS:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            continue
         # A handler that does nothing, and not SIG_IGN, which programs started by a dataset would inherit: terminating
         # a decoder would then do nothing. Interrupted system calls start over by themselves.
         signal.signal(number, _do_nothing)

@@ -14,6 +14,7 @@ import tempfile
 from contextlib import suppress
 from types import FrameType
 
+from trainwright.core.children import end_with_parent
 from trainwright.launch.notes import VARIABLE, Notes, code_of
 
 #: Seconds that the others have, once one process has died, before they are killed. They have nothing to save.
@@ -64,7 +65,11 @@ def _hand_signals_on(notes: Notes) -> None:
                 os.kill(process, sent)
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
-        signal.signal(number, hand_on)
+        # Under nohup a closed terminal is to be ignored.
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, hand_on)
+    # As if somebody had asked: whoever started this was killed, and could not.
+    end_with_parent(signal.SIGTERM)
 
 
 def _code_after_failure(notes: Notes, code: int) -> int:

@@ -12,7 +12,9 @@ import signal
 import sys
 from pathlib import Path
 
+from trainwright.core.children import end_with_parent
 from trainwright.core.errors import Preempted, lost_a_peer
+from trainwright.core.stops import LeavesAtOnce
 from trainwright.launch.notes import INTERRUPTED, Notes, code_of
 
 
@@ -24,6 +26,8 @@ def main(words: list[str]) -> None:
         return
     # In this order: whoever asks looks for processes after leaving the note.
     notes.leave_process(rank)
+    # A launcher that was killed cannot tell its processes to stop.
+    end_with_parent(signal.SIGTERM)
     asked, stopped = notes.asked(), notes.stop_code()
     if asked is not None or stopped is not None:
         # The group is being started again, but it was asked to stop in between.
@@ -31,7 +35,7 @@ def main(words: list[str]) -> None:
         notes.leave_stopped(rank, code, "a request before it began")
         return
     try:
-        run_python(words)
+        LeavesAtOnce(_say_stopped).do(lambda: run_python(words))
     except Preempted as stop:
         # Whoever asks once more must not end a process that has nothing left to do.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -50,6 +54,10 @@ def main(words: list[str]) -> None:
             f"Process {rank} lost another one of the run and ends: {str(error).splitlines()[0][:200]}", file=sys.stderr
         )
         sys.exit(1)
+
+
+def _say_stopped(reason: str) -> None:
+    print(f"Stopped by {reason} before the training began.", file=sys.stderr)
 
 
 def run_python(words: list[str]) -> None:

@@ -25,6 +25,7 @@ from trainwright.engines.torch.module_engine import ModuleEngine
 from trainwright.engines.torch.precision import full_eval_dtype, half_evaluation
 from trainwright.engines.torch.targets import base_model, find_labels
 from trainwright.loop.evaluate import EvaluationPlan, evaluate, is_streaming_metric
+from trainwright.trainer.start_up import leaves_at_once
 from trainwright.trainer.steps import StepMethods
 
 Transform = Callable[[Any], Any]
@@ -33,6 +34,7 @@ Transform = Callable[[Any], Any]
 class EvaluationMethods(StepMethods):
     """evaluate, predict, and the steps they are made of."""
 
+    @leaves_at_once("evaluating")
     def evaluate(
         self,
         eval_dataset: Any = None,
@@ -82,6 +84,7 @@ class EvaluationMethods(StepMethods):
             metrics |= self.evaluate(chosen, ignore_keys, f"{prefix}_{name}", **options)
         return metrics
 
+    @leaves_at_once("evaluating")
     def test(
         self,
         test_dataset: Any = None,
@@ -106,6 +109,7 @@ class EvaluationMethods(StepMethods):
         with self._in_stage("test"):
             return self._measured(loader, "Test", "on_predict", ignore_keys, metric_key_prefix)
 
+    @leaves_at_once("predicting")
     def predict(
         self,
         test_dataset: Any = None,

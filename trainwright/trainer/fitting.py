@@ -146,6 +146,7 @@ class FittingMethods(BookkeepingMethods):
     def _error_of(self, run: Run, pieces: list[Any]) -> Exception | None:
         """Run ``pieces``; the error, if they did not fit in this process or in one it runs in step with."""
         found: Exception | None = None
+        self._leave_if_asked()
         try:
             for piece in pieces:
                 targets = run.engine.count_targets(piece)

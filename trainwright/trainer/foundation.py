@@ -14,7 +14,7 @@ from trainwright.core.callback import CallbackHandler
 from trainwright.core.modifier import Modifier
 from trainwright.core.results import speed_metrics
 from trainwright.core.state import TrainerControl, TrainerState
-from trainwright.core.stops import StopRequests
+from trainwright.core.stops import LeavesAtOnce, StopRequests
 from trainwright.data.worker_deaths import DeferredDeaths
 from trainwright.engines.torch.engine import TorchEngine
 from trainwright.engines.torch.memory import MemoryReport
@@ -55,6 +55,8 @@ class Foundation:
     _tokens_at_start: int = 0
     #: Signals and time that may ask a training to stop.
     _stops: StopRequests | None = None
+    #: Answers signals where no training runs.
+    _answering: LeavesAtOnce | None = None
     #: Workers of loaders that died since the loop was last where it may be left.
     _deaths = DeferredDeaths()
     #: What a recipe changes in a training, in the order in which it acts.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
+import threading
 import time
 from typing import NamedTuple
 
 from trainwright.callbacks.flow import DefaultFlowCallback, seconds
 from trainwright.checkpoint.directory import checkpoint_path, list_checkpoints
 from trainwright.config.fields import ours
+from trainwright.core.children import kill_children
 from trainwright.core.errors import Preempted, StopRequested
 from trainwright.core.marker import mark_preempted
 from trainwright.core.run import Run
@@ -17,6 +20,9 @@ from trainwright.engines.torch.nonfinite import NonFiniteWatch
 from trainwright.trainer.fitting import FittingMethods
 
 logger = logging.getLogger("trainwright")
+
+#: How long a run that hangs may take for its last save.
+_LAST_SAVE_SECONDS = 60.0
 
 
 class Told(NamedTuple):
@@ -32,6 +38,7 @@ class LeavingMethods(FittingMethods):
     """Look after each step whether to go on; stop it, rescue it."""
 
     _nonfinite: NonFiniteWatch
+    _run: Run
     _clock_began = _agreed_seconds = 0.0
 
     def _stop_early(self, run: Run, stop: StopRequested) -> None:
@@ -70,6 +77,41 @@ class LeavingMethods(FittingMethods):
     def _is_lost(self, own: bool) -> bool:
         """Return True if any process wanted to save and could not."""
         return own if self._backend.world_size == 1 else bool(self._backend.sum(int(own)))
+
+    def _pass_the_deadline(self, run: Run) -> None:
+        """From another thread: the step that is under way when a signal comes does not end."""
+        if self.state.global_step > self._first_step or self._stops is None or self._stops.by_keyboard:
+            self._save_last_boundary_aside(run, "The step takes too long")
+            return
+        # The first step: compiling, or waiting for data. Nothing was done yet, so there is nothing to wait for.
+        code = ours(self.args, "preempted_exit_code")
+        step, reason = self.state.global_step, self._stops.reason
+        self._events.record(
+            "stopped",
+            f"Stopped by {reason} before the first step was done: nothing was done yet that could be lost.",
+            step=step,
+        )
+        if self.args.should_save:
+            mark_preempted(self._run_directory(), reason=reason, step=step, checkpoint=None, code=code)
+        # The main thread does not answer.
+        kill_children()
+        os._exit(code)
+
+    def _leave_hanging(self) -> None:
+        """From the watchdog's thread, before it ends the process: save the last boundary if that is possible."""
+        if self._backend.world_size == 1 and not self.strategy.gathers_to_save:
+            saving = threading.Thread(target=self._save_what_hangs, name="trainwright-last", daemon=True)
+            saving.start()
+            # A disk may be what it hangs on.
+            saving.join(_LAST_SAVE_SECONDS)
+        kill_children()
+
+    def _save_what_hangs(self) -> None:
+        # It may be about this very moment.
+        self._saver.wait()
+        is_new = self.state.global_step > self._first_step
+        if is_new and not (self._saved_moment == self._moment_key() and self._saver.failed_step is None):
+            self._save_last_boundary_aside(self._run, "The run hangs and is ended")
 
     def _rescue(self, run: Run, error: BaseException) -> None:
         """Save the last boundary before an error ends the run; whatever fails here must not hide the error."""

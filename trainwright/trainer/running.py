@@ -61,7 +61,8 @@ class RunningMethods(LeavingMethods):
             max_seconds=None if ours(self.args, "max_hours") is None else ours(self.args, "max_hours") * 3600,
             deadline=ours(self.args, "preemption_deadline"),
             # Alone, a process does not know the random numbers of the others.
-            on_deadline=None if not_alone else lambda: self._save_last_boundary_aside(run),
+            on_deadline=None if not_alone else lambda: self._pass_the_deadline(run),
+            instead_of=self._answering,
         ) as self._stops:
             try:
                 self._look_for_what_fits(run, loader)
@@ -77,6 +78,8 @@ class RunningMethods(LeavingMethods):
                     self._rescue(run, error)
                 raise
             except Exception as error:
+                if self._stops.explains(error):
+                    self._stop_early(run, StopRequested(self._stops.reason))
                 self._rescue(run, error)
                 raise
 
@@ -165,7 +168,7 @@ class RunningMethods(LeavingMethods):
         self._start_time = time.time()
         self._tokens_at_start = self.state.num_input_tokens_seen
         self._log_takes_time = "start_time" in accepted_keywords(self.log, ("start_time",))
-        return Run(
+        self._run = Run(
             args=self.args,
             state=self.state,
             control=self.control,
@@ -185,6 +188,7 @@ class RunningMethods(LeavingMethods):
             cut=self.split_batch,
             redo=self._step_was_redone,
         )
+        return self._run
 
     def _new_feed(self, loader: Any, plan: TrainingPlan) -> TrainFeed:
         refuse_uneven(plan, self._backend)
@@ -235,7 +239,9 @@ class RunningMethods(LeavingMethods):
         rank, world_size = self._backend.rank, self._backend.world_size
         if seconds and (self.args.should_save or world_size > 1):
             ends = ours(self.args, "watchdog_exit")
-            self._guards.append(WatchdogCallback(self._events, seconds, ends, rank=rank, world_size=world_size))
+            last = self._leave_hanging
+            watchdog = WatchdogCallback(self._events, seconds, ends, rank=rank, world_size=world_size, before_exit=last)
+            self._guards.append(watchdog)
         check = weight_check(ours(self.args, "check_weights_every"), self.strategy, self._backend, self._events)
         self._guards += [check] if check is not None else []
         self.engine.own_time = Untimed()

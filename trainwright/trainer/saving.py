@@ -346,8 +346,8 @@ class SavingMethods(ExactnessMethods):
         was_drawn_from = run.phase in (Phase.EVALUATION, Phase.FETCH)
         return Moment(boundary.random_state() if was_drawn_from else self._random_now(), self._feed.position())
 
-    def _save_last_boundary_aside(self, run: Run) -> None:
-        """From another thread, while a step is under way: its deadline has passed."""
+    def _save_last_boundary_aside(self, run: Run, why: str) -> None:
+        """From another thread, while a step is under way that will not end in time."""
         with self._saving:
             with self.engine.update_lock:
                 may_copy = self.engine.may_copy_aside and run.phase is not Phase.UPDATE
@@ -360,7 +360,7 @@ class SavingMethods(ExactnessMethods):
                     job.copy()
                     job.copy = None
             self._saver.save(job, background=False)
-        self._events.record("deadline", f"The step takes too long: step {step} was saved as it was before.", step=step)
+        self._events.record("deadline", f"{why}: step {step} was saved as it was before.", step=step)
 
     def _save_has_failed(self) -> bool:
         has_failed = self._saver.failed_step is not None

@@ -65,6 +65,7 @@ from trainwright.trainer.spreading import (
     refuse_for_strategy,
     spreads_by_itself,
 )
+from trainwright.trainer.start_up import leaves_at_once
 
 logger = logging.getLogger("trainwright")
 
@@ -89,6 +90,7 @@ class Trainer(RecipeMethods):
     2
     """
 
+    @leaves_at_once("the Trainer was built")
     def __init__(
         self,
         model: nn.Module | None = None,
@@ -277,6 +279,7 @@ class Trainer(RecipeMethods):
         if callable(heard := getattr(self._module, "on_init_end", None)):
             heard(self.args, self.state, self.control, **self.callback_handler.references)
 
+    @leaves_at_once("the training was prepared")
     def train(
         self,
         resume_from_checkpoint: str | Path | bool | None = None,

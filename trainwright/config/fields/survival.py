@@ -47,7 +47,7 @@ class SurvivalFields:
     """Write checkpoints while training goes on; false waits for each."""
 
     handle_signals: bool = True
-    """Save and stop on SIGTERM, SIGINT and SIGUSR1."""
+    """Save and stop on SIGTERM, SIGINT, SIGUSR1 and SIGHUP (not under nohup); before the first step, only stop."""
 
     preempted_exit_code: int = 75
     """Exit code of a process that saved and stopped because of a signal or max_hours."""
@@ -77,4 +77,5 @@ class SurvivalFields:
     steps, and end the run where they differ."""
 
     watchdog_exit: bool = False
-    """Also end the process when the watchdog finds it stuck, so that a launcher restarts it."""
+    """Also end the process when the watchdog finds it stuck, so that a launcher restarts it; the last finished step is
+    saved first, if that is possible, and worker processes are ended."""

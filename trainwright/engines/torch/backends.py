@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import signal
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
@@ -13,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainwright.config.fields import ours
+from trainwright.core.children import end_with_parent
 from trainwright.engines.torch.meeting import store_of_this_attempt
 
 #: Bytes that are exchanged at once: large enough to be quick, small enough not to need the model's size again.
@@ -72,6 +75,9 @@ class DistributedProcesses(SingleProcess):
 
     def start(self, args: Any) -> None:
         self._device = args.device
+        if "TORCHELASTIC_RUN_ID" in os.environ and ours(args, "handle_signals"):
+            # torchrun that is killed would leave its processes behind, which would go on in a folder of others.
+            end_with_parent(signal.SIGTERM)
         if not dist.is_initialized():
             self._start_group(args)
         if self._host is None and not _moves_host_memory():

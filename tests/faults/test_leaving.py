@@ -1,0 +1,130 @@
+"""Asked to stop where nothing was done yet, hanging, or killed: a word, the right exit code, no process left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.leaving import CASES
+
+ROOT = Path(__file__).parents[2]
+TERMINAL = "a closed terminal"
+#: One of each kind; the others run in `make test-full`.
+SAMPLED = [
+    "while the Trainer is built",
+    "three times",
+    "while resuming",
+    "in the first step",
+    "hang in a worker",
+    "killed, with a worker in a fetch",
+    TERMINAL,
+]
+#: What a run that hangs could still save: not what the update or the disk holds.
+SAVED_WHERE_IT_HANGS = {"hang in the update": [], "hang in a save": []}
+
+
+def tried(folder: Path, names: list[str]) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.faults.leaving", str(folder / "runs"), *names],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=170,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def assert_left_well(name: str, found: dict[str, Any], straight: str) -> None:
+    # The same command again, without whatever was in the way, ends where a run ends that nothing happened to.
+    assert found["end"] == straight or (found["end"] and "fits" in name)
+    if name == TERMINAL:
+        assert (found["code"], found["saved"]) == (75, ["checkpoint-4"])
+        return
+    assert found["left"] == []
+    assert found["untouched"]
+    # Far below the minute for which the run would have stayed where it was.
+    assert found["seconds"] < 40
+    kinds = [kind for kind, _ in found["events"]]
+    if name.startswith("hang"):
+        assert found["code"] == 70
+        assert found["saved"] == SAVED_WHERE_IT_HANGS.get(name, ["checkpoint-3"])
+        assert "stuck" in kinds
+    elif name.startswith("killed"):
+        assert found["code"] == -signal.SIGKILL
+    elif name.startswith("interrupted"):
+        assert found["code"] == 130
+    elif name == "not handled":
+        assert found["code"] == -signal.SIGTERM
+    else:
+        assert found["code"] == 75
+        assert kinds[-1] == "stopped"
+        assert found["marker"]["code"] == 75
+        said = found["events"][-1][1]
+        assert "nothing was done yet" in said or "checkpoint-0 holds everything" in said
+        if name == "while resuming":
+            assert "checkpoint-4 is as it was" in said
+
+
+@pytest.mark.slow
+def test_runs_are_left_well(folder: Path) -> None:
+    """One test for several, since they share a process that is started once and forks."""
+    outcomes = tried(folder, SAMPLED)
+    straight = outcomes.pop("straight")
+    for name, found in outcomes.items():
+        assert_left_well(name, found, straight)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("words", ["while", "in ", "not", "hang", "interrupted", "killed, with spawned"])
+def test_runs_are_left_well_from_everywhere(words: str, folder: Path) -> None:
+    outcomes = tried(folder, [name for name in CASES if name.startswith(words) and name not in SAMPLED])
+    straight = outcomes.pop("straight")
+    for name, found in outcomes.items():
+        assert_left_well(name, found, straight)
+
+
+SLOW = """
+import pathlib, sys, time
+pathlib.Path("here").touch()
+assert "torch" not in sys.modules
+time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_command_answers_before_it_has_loaded_anything(number: int, tmp_path: Path) -> None:
+    """Also when it is asked again and again."""
+    (tmp_path / "t.csv").write_text("a,kind\n1,x\n2,y\n")
+    (tmp_path / "e.yaml").write_text("model: mlp\ndata: {train: t.csv, target: kind}\n")
+    (tmp_path / "slow.py").write_text(SLOW)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trainwright", "train", "e.yaml", "--import", "slow.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    end = time.monotonic() + 60
+    while not (tmp_path / "here").exists():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    for _ in range(50):
+        if process.poll() is None:
+            process.send_signal(number)
+        time.sleep(0.02)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 75
+    assert f"Stopped by {signal.Signals(number).name}: run the same command again to go on." in said
+    assert "Traceback" not in said

@@ -1,0 +1,65 @@
+"""Signals that come where no training runs: a word about it, a note for the scheduler, and the exit code of a stop."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from trainwright.checkpoint.directory import list_checkpoints
+from trainwright.config.fields import ours
+from trainwright.core.events import RunEvents
+from trainwright.core.marker import mark_preempted
+from trainwright.core.stops import LeavesAtOnce
+
+logger = logging.getLogger("trainwright")
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def leaves_at_once(doing: str) -> Callable[[Method], Method]:
+    """Let a signal end a method of the Trainer at once, with a line that says that it was ``doing`` something.
+
+    Inside a training the training itself answers signals, and decides when that is over.
+    """
+
+    def decorate(method: Method) -> Method:
+        @functools.wraps(method)
+        def answered(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+            if getattr(trainer, "is_in_train", False):
+                return method(trainer, *args, **kwargs)
+            given = getattr(trainer, "args", None) or _arguments_among(args, kwargs)
+            before = getattr(trainer, "_answering", None)
+            trainer._answering = LeavesAtOnce(
+                lambda reason: _say(given, reason, doing),
+                code=75 if given is None else ours(given, "preempted_exit_code"),
+                handle_signals=given is None or ours(given, "handle_signals"),
+            )
+            try:
+                return trainer._answering.do(lambda: method(trainer, *args, **kwargs))
+            finally:
+                trainer._answering = before
+
+        return cast(Method, answered)
+
+    return decorate
+
+
+def _arguments_among(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a constructor was given as its arguments."""
+    return next((value for value in (kwargs.get("args"), *args) if hasattr(value, "output_dir")), None)
+
+
+def _say(args: Any, reason: str, doing: str) -> None:
+    text = f"Stopped by {reason} while {doing}: nothing was done yet that could be lost"
+    if args is None or not args.should_save or args.output_dir is None:
+        logger.warning("%s.", text)
+        return
+    folder = Path(args.output_dir)
+    found = list_checkpoints(folder)
+    last = found[-1].name if found else None
+    text += f"; {last} is as it was." if last else "."
+    RunEvents(folder).record("stopped", text, checkpoint=last)
+    mark_preempted(folder, reason=reason, step=0, checkpoint=last, code=ours(args, "preempted_exit_code"))
