@@ -80,8 +80,8 @@ class Boundary:
         if self._buffers:
             with torch.no_grad():
                 torch._foreach_copy_([self._saved[name] for name in self._buffers], list(self._buffers.values()))
-        for name, holder in self._replaced.items():
-            self._saved[name] = _hanging(holder).detach().clone()
+        if self._replaced:
+            self._saved |= {name: _hanging(holder).detach().clone() for name, holder in self._replaced.items()}
 
     def _protect(self, name: str, tensor: Tensor, saved: Tensor | None = None) -> None:
         self._buffers[name] = tensor
