@@ -19,11 +19,11 @@ $(VENV)/torch: constraints.txt
 	@touch $@
 
 $(VENV)/demo: $(VENV)/torch pyproject.toml
-	$(PIP) $(CONSTRAIN) -e '.[demo]'
+	$(PIP) $(CONSTRAIN) -e .
 	@touch $@
 
 $(VENV)/dev: $(VENV)/torch pyproject.toml
-	$(PIP) $(CONSTRAIN) -e '.[demo,hf,trackers,monitor,metrics,lora,schedulefree,recipes,search]' --group dev
+	$(PIP) $(CONSTRAIN) -e '.[hf,trackers,monitor,metrics,lora,schedulefree,recipes,search]' --group dev
 	@touch $@
 
 # Heavy, and only for tests that are marked full.

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from trainwright.cli.app import BAD_USAGE, FAILED, INTERRUPTED, app, program
+from trainwright.config.extras import missing_package
 from trainwright.config.secrets import masked_command
 from trainwright.core.errors import NotSavedError, Preempted, lost_a_peer
 
@@ -156,11 +157,14 @@ def check(context: typer.Context, experiment: ExperimentFile, trust: Trust = Fal
 
 @app.command("ls")
 def list_examples() -> None:
-    """List the experiments that come with trainwright."""
-    from trainwright.experiment.library import descriptions
+    """List the experiments that come with trainwright, and what each needs besides."""
+    from trainwright.experiment.library import descriptions, missing, needs
 
     for name, text in descriptions().items():
         typer.echo(f"  {name:<22}{text}")
+        if packages := needs(name):
+            state = f"not installed: {command}" if (command := missing(name)) else "installed"
+            typer.echo(f"  {'':<22}needs {', '.join(packages)} ({state})")
     typer.echo(f"Hand one over with: {shlex.join(program())} cp NAME .")
 
 
@@ -209,6 +213,9 @@ def outcome(go_on: Callable[[], str] | None = None) -> Iterator[None]:
             typer.echo(f"{stop}" + (f" Go on with: {go_on()}" if go_on else ""), err=True)
         raise
     except Exception as error:
+        if isinstance(error, ImportError) and (text := missing_package(error)):
+            typer.echo(f"Error: {text}", err=True)
+            raise typer.Exit(BAD_USAGE) from None
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             typer.echo(f"Error: this name is too long for a file: {str(error.filename)[:80]}...", err=True)
             raise typer.Exit(BAD_USAGE) from None

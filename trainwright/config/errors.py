@@ -12,3 +12,7 @@ class ConfigError(ValueError):
         # It may quote what was written, and that may be a megabyte.
         half = _LONGEST // 2
         super().__init__(message if len(message) <= _LONGEST else f"{message[:half]} [...] {message[-half:]}")
+
+
+class MissingPackage(ImportError):
+    """An optional package is not installed; the message names the command that installs it."""

@@ -1,4 +1,4 @@
-"""Handwritten digits: a small convolutional network learns scikit-learn's 1,797 bundled images in a few seconds."""
+"""Handwritten digits: a small convolutional network learns 1,797 images that come along, in a few seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from trainwright import EvalPrediction, Trainer, TrainingArguments
 from trainwright.callbacks.wording import duration, plural
 from trainwright.checkpoint.directory import list_checkpoints
-from trainwright.demos.common import DemoError, DemoOptions, DemoRun, closing_block, curves_hint, settle, trackers
+from trainwright.demos.common import DemoOptions, DemoRun, closing_block, curves_hint, settle, trackers
 from trainwright.demos.pruned import prune, show, side_by_side
 from trainwright.experiment.builtin_data import digits
 
@@ -45,10 +45,7 @@ class DigitNet(nn.Module):
 
 def load_data(seed: int) -> tuple[list[dict[str, Tensor]], list[dict[str, Tensor]]]:
     """Training and held-out rows, ``{"pixels": 1 x 8 x 8, "labels": digit}``."""
-    try:
-        pixels, labels = digits()
-    except ValueError as error:
-        raise DemoError(str(error)) from error
+    pixels, labels = digits()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).tolist()
     rows = [{"pixels": pixels[i], "labels": labels[i]} for i in order]
     return rows[_HELD_OUT:], rows[:_HELD_OUT]

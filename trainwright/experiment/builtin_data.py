@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
+_DIGITS = Path(__file__).with_name("library") / "digits.npz"
 #: Printable ASCII and the line break; every other character becomes a space.
 ALPHABET = "\n" + "".join(chr(code) for code in range(32, 127))
 
 
 def digits() -> tuple[Tensor, Tensor]:
-    """scikit-learn's 1,797 grey images, n x 1 x 8 x 8 in 0..1, and their digits."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise ValueError("The digits come with scikit-learn: pip install 'trainwright[demo]'") from error
-    bundle: Any = load_digits()
-    pixels = torch.tensor(bundle.images, dtype=torch.float32).unsqueeze(1) / 16
-    return pixels, torch.tensor(bundle.target, dtype=torch.long)
+    """1,797 grey images, n x 1 x 8 x 8 in 0..1, and their digits; ``library/digits.md`` says where they come from."""
+    with np.load(_DIGITS, allow_pickle=False) as stored:
+        pixels, labels = stored["pixels"], stored["labels"]
+    return torch.tensor(pixels, dtype=torch.float32).view(-1, 1, 8, 8) / 16, torch.tensor(labels, dtype=torch.long)
 
 
 def documentation() -> str:

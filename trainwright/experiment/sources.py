@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.config.errors import ConfigError
+from trainwright.config.extras import install, is_installed
 from trainwright.config.loading import Loaded
 from trainwright.config.registry import load_object, registered, split_reference
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.config.yaml12 import Place
+from trainwright.experiment.tables import OWN_READERS, read_table
 
 _READERS = {
     ".csv": "csv",
@@ -67,7 +69,7 @@ def load_rows(loaded: Loaded, part: str, *, name: str | None = None, split: str 
     if split_reference(found) is not None:
         return _called(load_object(found, f"data.{part}"), options)
     try:
-        return _with_datasets(found, options, split or loaded.experiment.data.train_split)
+        return _read(found, options, split or loaded.experiment.data.train_split)
     except ConfigError:
         raise
     except Exception as error:
@@ -103,21 +105,22 @@ def _called(thing: Any, options: dict[str, Any]) -> Any:
     return thing
 
 
-def _with_datasets(name: str, options: dict[str, Any], split: str) -> Any:
-    datasets = _library()
+def _read(name: str, options: dict[str, Any], split: str) -> Any:
     path = Path(name)
     if path.is_dir():
-        return _folder(datasets, path, options, split)
+        return _folder(_library(), path, options, split)
     files = [name] if path.is_file() else sorted(glob.glob(name))
     if not files:
-        return datasets.load_dataset(name, split=split, **options)
+        return _library().load_dataset(name, split=split, **options)
     kinds = {_READERS.get(Path(file).suffix.lower()) for file in files}
     if len(kinds) != 1 or None in kinds:
         raise ConfigError(f"{name}: the endings of data files may be {', '.join(_READERS)}, one kind at a time.")
     (kind,) = kinds
     if Path(files[0]).suffix.lower() == ".tsv":
         options = {"delimiter": "\t", **options}
-    return datasets.load_dataset(kind, data_files=files, split="train", **options)
+    if kind in OWN_READERS and not is_installed("datasets"):
+        return read_table(files, kind, options)
+    return _library().load_dataset(kind, data_files=files, split="train", **options)
 
 
 def _folder(datasets: Any, path: Path, options: dict[str, Any], split: str) -> Any:
@@ -135,7 +138,7 @@ def _library() -> Any:
     try:
         import datasets
     except ImportError as error:
-        raise ConfigError("Data files are read by the package datasets: pip install 'trainwright[hf]'") from error
+        raise ConfigError(f"This data is read by the package datasets: {install('datasets')}") from error
     # It logs what it raises too, with a traceback.
     logging.getLogger("datasets.builder").setLevel(logging.CRITICAL)
     logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainwright.config.errors import MissingPackage
 from trainwright.config.patterns import Pattern
 
 ClassAndKwargs = tuple[Any, dict[str, Any]]
@@ -16,7 +17,7 @@ def _package(request: Any, module: str, pip_name: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ImportError(f"optim={request.name!r} needs the package {pip_name}: pip install {pip_name}.") from error
+        raise MissingPackage(f"optim={request.name!r} needs the package {pip_name}: pip install {pip_name}.") from error
 
 
 def needed_model(request: Any) -> nn.Module:

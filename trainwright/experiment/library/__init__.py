@@ -6,10 +6,19 @@ import shutil
 from pathlib import Path
 
 from trainwright.config.errors import ConfigError
+from trainwright.config.extras import install, is_installed
 from trainwright.config.registry import suggestion
 
 _HOME = Path(__file__).parent
 SCHEMA = "experiment.schema.json"
+_TEXTS = ("transformers", "datasets")
+#: Optional packages that an experiment needs.
+_NEEDS: dict[str, tuple[str, ...]] = {
+    "image-folder": (*_TEXTS, "PIL"),
+    "language-model": _TEXTS,
+    "summaries": _TEXTS,
+    "text-classification": _TEXTS,
+}
 #: Files that an experiment needs beside it.
 _COMPANIONS = {"table": ["table.csv"], "own-module": ["own_module.py"]}
 
@@ -19,8 +28,21 @@ def descriptions() -> dict[str, str]:
     found = {}
     for path in sorted(_HOME.glob("*.yaml")):
         comments = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# ")]
-        found[path.stem] = next(line for line in comments if "$schema" not in line).removeprefix("# ")
+        first = next(line for line in comments if "$schema" not in line).removeprefix("# ")
+        found[path.stem] = first.partition(" Needs: ")[0]
     return found
+
+
+def needs(name: str) -> tuple[str, ...]:
+    """Optional packages without which an experiment does not run."""
+    return _NEEDS.get(name, ())
+
+
+def missing(name: str) -> str | None:
+    """The command that installs what an experiment needs and is not there; None where nothing is missing."""
+    gone = [package for package in needs(name) if not is_installed(package)]
+    words = dict.fromkeys(install(package).removeprefix("pip install ") for package in gone)
+    return f"pip install {' '.join(words)}" if words else None
 
 
 def hand_over(name: str, target: Path) -> list[Path]:

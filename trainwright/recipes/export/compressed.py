@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainwright.config.errors import MissingPackage
 from trainwright.recipes.export.results import Exported
 from trainwright.recipes.export.untrained import quantize_untrained, quantized_layers, scheme_of_layer
 from trainwright.recipes.quantization.layers import Quantized, restore_layer
@@ -21,7 +22,7 @@ try:
     from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
     from compressed_tensors.quantization.lifecycle.initialize import initialize_module_for_quantization
 except ImportError as error:
-    raise ImportError(
+    raise MissingPackage(
         "The export needs the packages compressed-tensors and transformers: pip install 'trainwright[recipes,hf]'."
     ) from error
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from trainwright.config.errors import MissingPackage
 from trainwright.recipes.export.onnx_layers import StoredWeight, make_exportable
 from trainwright.recipes.export.results import Exported
 from trainwright.recipes.export.untrained import quantize_untrained, quantized_layers
@@ -28,7 +29,7 @@ try:
     import onnxscript  # noqa: F401 - torch's exporter needs it
     from onnx import helper, numpy_helper
 except ImportError as error:
-    raise ImportError(
+    raise MissingPackage(
         "The export needs the packages onnx, onnxscript and onnxruntime: pip install 'trainwright[recipes]'."
     ) from error
 

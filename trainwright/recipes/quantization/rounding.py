@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainwright.config.errors import MissingPackage
 from trainwright.recipes.quantization.schemes import Rule
 
 
@@ -36,7 +37,7 @@ try:
             quantize_affine,
         )
 except ImportError as error:
-    raise ImportError("Quantization needs the package torchao: pip install 'trainwright[recipes]'.") from error
+    raise MissingPackage("Quantization needs the package torchao: pip install 'trainwright[recipes]'.") from error
 
 FLOAT8 = torch.float8_e4m3fn
 _LARGEST_FLOAT8 = torch.finfo(FLOAT8).max

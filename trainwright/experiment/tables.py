@@ -1,0 +1,210 @@
+"""Rows from CSV, TSV, JSON and text files, without any package: Python's own readers, columns typed as pandas would.
+
+What the package ``datasets`` reads, where it is installed, has the same rows, types and missing values
+(``tests/experiment/test_tables.py`` compares them), so a run may go on with or without it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainwright.config.errors import ConfigError
+from trainwright.config.extras import install
+
+#: What a CSV file may hold where a value is missing; the words are pandas'.
+_MISSING = frozenset(
+    ("", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>")
+) | frozenset(("N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null"))
+_TRUTH = {"true": True, "false": False, "True": True, "False": False, "TRUE": True, "FALSE": False}
+_WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*", re.ASCII)
+_NUMBER = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*|[+-]?(?:inf|infinity)", re.I)
+_LARGEST = 2**63
+#: Kinds of files that :func:`read_table` reads.
+OWN_READERS = ("csv", "json", "text")
+#: Of the readers of ``datasets``, the options that are known here too.
+OPTIONS = ("delimiter", "sep")
+
+
+class Table:
+    """Columns by name, all of one length; rows by number. Has what tasks ask of a dataset."""
+
+    def __init__(self, columns: dict[str, list[Any]]) -> None:
+        self._columns = columns
+
+    @property
+    def column_names(self) -> list[str]:
+        return list(self._columns)
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values()), ()))
+
+    def __getitem__(self, key: str | int) -> Any:
+        if isinstance(key, str):
+            return self._columns[key]
+        if not -len(self) <= key < len(self):
+            raise IndexError(f"row {key} of {len(self)}")
+        return {name: values[key] for name, values in self._columns.items()}
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self[index] for index in range(len(self)))
+
+    def select(self, indices: Sequence[int]) -> Table:
+        """The rows with these numbers, in this order."""
+        return Table({name: [values[index] for index in indices] for name, values in self._columns.items()})
+
+    def remove_columns(self, names: str | Sequence[str]) -> Table:
+        gone = {names} if isinstance(names, str) else set(names)
+        return Table({name: values for name, values in self._columns.items() if name not in gone})
+
+    def train_test_split(self, *, test_size: float, seed: int) -> dict[str, Table]:
+        """Two parts, the same as those of ``datasets``."""
+        order = np.random.default_rng(seed).permutation(len(self)).tolist()
+        held_out = math.ceil(test_size * len(self))
+        return {"train": self.select(order[held_out:]), "test": self.select(order[:held_out])}
+
+    def map(self, *args: Any, **kwargs: Any) -> Any:
+        """Tokenizing is left to the package that tokenizers come with."""
+        raise ConfigError(f"Texts are prepared by the package datasets: {install('datasets')}")
+
+
+def read_table(files: list[str], kind: str, options: dict[str, Any]) -> Table:
+    """The rows of files of one ``kind`` (csv, json or text), one file after the other."""
+    unknown = [name for name in options if name not in OPTIONS or kind != "csv"]
+    if unknown:
+        raise ConfigError(f"data.options {unknown[0]} needs the package datasets: {install('datasets')}")
+    if kind == "csv":
+        delimiter = options.get("delimiter", options.get("sep", ","))
+        return _joined([_csv(Path(file), delimiter) for file in files], _typed_words)
+    if kind == "json":
+        return _joined([_json(Path(file)) for file in files], _typed_values)
+    return Table({"text": [line for file in files for line in _lines(Path(file))]})
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8.") from None
+
+
+def _lines(path: Path) -> list[str]:
+    return _text(path).replace("\r\n", "\n").removesuffix("\n").split("\n")
+
+
+def _joined(parts: list[dict[str, list[Any]]], typed: Callable[[str, list[Any]], list[Any]]) -> Table:
+    names = list(dict.fromkeys(name for part in parts for name in part))
+    if any(set(part) != set(names) for part in parts):
+        different = next(part for part in parts if set(part) != set(names))
+        raise ConfigError(f"The files have different columns: {', '.join(different)} and {', '.join(names)}.")
+    columns = {name: typed(name, [value for part in parts for value in part[name]]) for name in names}
+    if not names or not len(Table(columns)):
+        raise ConfigError("it has no rows.")
+    return Table(columns)
+
+
+# ---- CSV
+
+
+def _csv(path: Path, delimiter: str) -> dict[str, list[str | None]]:
+    text = _text(path)
+    if "\0" in text:
+        raise ConfigError(f"{path} has zero bytes in it: it is not a text file.")
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    header: list[str] | None = None
+    rows: list[list[str]] = []
+    try:
+        for row in reader:
+            if not row:
+                continue
+            if header is None:
+                header = _named(row)
+            elif len(row) > len(header):
+                raise ConfigError(f"{path}:{reader.line_num}: {len(row)} fields, and the first line has {len(header)}.")
+            else:
+                rows.append([*row, *[""] * (len(header) - len(row))])
+    except csv.Error as error:
+        raise ConfigError(f"{path}:{reader.line_num}: {error}.") from None
+    return {name: [row[place] for row in rows] for place, name in enumerate(header or [])}
+
+
+def _named(header: list[str]) -> list[str]:
+    """Names of columns; one that is missing or comes twice gets another, as pandas gives it."""
+    names: list[str] = []
+    for place, name in enumerate(header):
+        name = name or f"Unnamed: {place}"
+        number, once = 0, name
+        while name in names:
+            number += 1
+            name = f"{once}.{number}"
+        names.append(name)
+    return names
+
+
+def _typed_words(name: str, words: list[str]) -> list[Any]:
+    """The words of a column as what all of them are: whole numbers, numbers, yes and no, or words."""
+    present = [word for word in words if word not in _MISSING]
+    has_gaps = len(present) < len(words)
+    if not present:
+        return [None] * len(words)
+    if all(_WHOLE.fullmatch(word) for word in present):
+        numbers = [int(word) for word in present]
+        if min(numbers) >= -_LARGEST and max(numbers) < _LARGEST:
+            # A whole number and a missing one do not go together in a column: all are read as numbers.
+            return _read(words, float if has_gaps else int)
+        # Too large for a table's numbers, they are names; nothing of them is taken for missing.
+        return numbers if not has_gaps and min(numbers) >= 0 and max(numbers) < 2 * _LARGEST else list(words)
+    if all(_NUMBER.fullmatch(word) for word in present):
+        return _read(words, float)
+    return _read(words, _TRUTH.__getitem__ if all(word in _TRUTH for word in present) else str)
+
+
+def _read(words: list[str], convert: Callable[[str], Any]) -> list[Any]:
+    return [None if word in _MISSING else convert(word) for word in words]
+
+
+# ---- JSON
+
+
+def _json(path: Path) -> dict[str, list[Any]]:
+    rows = _json_rows(path)
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _json_rows(path: Path) -> list[dict[str, Any]]:
+    text = _text(path)
+    if text.lstrip().startswith("["):
+        numbered = list(enumerate(_parsed(text, str(path)), 1))
+    else:
+        lines = enumerate(text.splitlines(), 1)
+        numbered = [(number, _parsed(line, f"{path}:{number}")) for number, line in lines if line.strip()]
+    for number, value in numbered:
+        if not isinstance(value, dict):
+            raise ConfigError(f'{path}:{number}: a row is an object, such as {{"text": "..."}}, not {value!r:.40}.')
+    return [value for _, value in numbered]
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: this is not JSON: {error}.") from None
+
+
+def _typed_values(name: str, values: list[Any]) -> list[Any]:
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {int, float}:
+        return [None if value is None else float(value) for value in values]
+    if len(kinds) > 1:
+        kind_names = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise ConfigError(f"The column {name!r} holds values of several kinds ({kind_names}): make them one.")
+    return values
