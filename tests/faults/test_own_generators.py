@@ -29,7 +29,7 @@ from tests.faults.runner import Net, rows
 from tests.faults.scenarios import loader_by
 from tests.faults.test_exactness import build as build_scenario
 from tests.faults.test_exactness import straight
-from trainwright import Trainer, TrainingArguments
+from trainwright import Trainer, TrainerCallback, TrainingArguments
 from trainwright.config.backends import Place
 from trainwright.core.generators import capture, digest
 from trainwright.data.feed import TrainFeed
@@ -330,6 +330,23 @@ def test_what_cannot_be_known_is_said_at_the_start_or_refused(name: str, tmp_pat
     assert not list((tmp_path / "refused").glob("checkpoint-*"))
     train("not saved", save_strategy="no")
     assert not [event for event in events(tmp_path / "not saved") if event["kind"] == "not_exact"]
+
+
+class Holding(TrainerCallback):
+    """Holds on to the Trainer and to its sampler, as callbacks do that turn at something."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler, self.trainer = sampler, None
+
+
+def test_a_callback_may_hold_the_trainer_and_the_sampler(tmp_path: Path) -> None:
+    sampler = Own(random.Random(1))
+    holding = Holding(sampler)
+    trainer = loader_by(sampler=lambda data: sampler)(
+        Net(), arguments(tmp_path, exact="require"), train_dataset=OwnRows(random.Random(2)), callbacks=[holding]
+    )
+    holding.trainer = trainer  # type: ignore[assignment]
+    trainer.train()
 
 
 def test_requiring_exactness_also_tries_the_data(tmp_path: Path) -> None:
