@@ -1,16 +1,14 @@
 """Random generators that users' objects keep: nothing comes twice, and what cannot be known is said.
 
-That runs with them resume bit for bit is shown in ``test_exactness.py`` ("own ...").
+That runs with them resume bit for bit is shown in ``test_exactness.py`` ("own ..."), after a real kill in
+``test_processes.py``.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,8 +20,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
 
-from tests.faults.killed_sampler import COUNT as SAMPLES
-from tests.faults.killed_sampler import EPOCHS
 from tests.faults.own_generators import COUNT, OWN, Counts, LateNet, Own, OwnNet, OwnRows, ShuffledInPlace
 from tests.faults.runner import Net, rows
 from tests.faults.scenarios import loader_by
@@ -56,31 +52,6 @@ def arguments(folder: Path, **extra: Any) -> TrainingArguments:
 def events(folder: Path) -> list[dict[str, Any]]:
     file = folder / "events.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
-@pytest.mark.slow
-def test_after_a_kill_no_sample_comes_twice_and_none_is_left_out(tmp_path: Path) -> None:
-    """24 samples, a sampler and a model with generators of their own, SIGKILL in the second epoch."""
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.faults.killed_sampler", str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["code"] == -9
-    assert len(found["first"]) == 9
-    # Step 8 was saved: what the killed process did after it is done again.
-    batches = found["first"][:8] + found["second"]
-    epochs = [[row for batch in batches[start : start + 6] for row in batch] for start in range(0, len(batches), 6)]
-    assert [sorted(epoch) for epoch in epochs] == [list(range(SAMPLES))] * EPOCHS
-    assert epochs[0] != epochs[1] != epochs[2]
-    assert found["second"][0] == found["first"][8]
-    assert found["ends"][0] == found["ends"][1]
 
 
 # ---- what a run that nobody interrupts sees
