@@ -15,11 +15,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tests.distributed.training import Noisy, Numbered, arguments
 from trainwright import Trainer, TrainerCallback
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+
+
+class OwnNoisy(Noisy):
+    """Draws from a generator of its own, which each process has seeded differently."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = torch.Generator().manual_seed(100 + RANK)
+
+    def logits(self, x: Tensor) -> Tensor:
+        return super().logits(x * (torch.rand(x.shape, generator=self.own) > 0.2))
 
 
 class Happens(TrainerCallback):
@@ -60,7 +72,8 @@ def main(folder: Path, *happens: str) -> None:
         max_hours=1e-9 if what == "hours" else None,
     )
     callbacks = [Happens(folder, what, int(step), int(rank))] if what else []
-    trainer = Trainer(Noisy(), args, train_dataset=Numbered(44), callbacks=callbacks)
+    model = OwnNoisy() if "OWN_GENERATOR" in os.environ else Noisy()
+    trainer = Trainer(model, args, train_dataset=Numbered(44), callbacks=callbacks)
     trainer.train()
     weights = {name: value.double().tolist() for name, value in trainer.model.state_dict().items()}
     (folder / f"weights-{RANK}.json").write_text(json.dumps(weights))

@@ -142,6 +142,15 @@ def test_a_signal_to_the_launcher_saves_everywhere(
     assert weights(tmp_path) == whole
 
 
+@pytest.mark.full
+def test_each_process_goes_on_with_its_own_generator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENVIRONMENT, "OWN_GENERATOR", "1")
+    assert run(*OURS, SCRIPT, tmp_path / "whole").returncode == 0
+    assert run(*OURS, SCRIPT, tmp_path / "cut", "SIGTERM", 8, 1).returncode == 75
+    assert run(*OURS, SCRIPT, tmp_path / "cut").returncode == 0
+    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+
+
 def _with_folder(folder: Path) -> list[psutil.Process]:
     """Processes that work for the run in ``folder``, oldest first."""
     found = []

@@ -1,15 +1,12 @@
-"""Trains on 24 numbered samples, killed and started again; prints which samples each epoch had, and the last weights.
-
-python -m tests.faults.killed_sampler FOLDER
-"""
+"""Trains on 24 numbered samples, killed and started again: which samples each epoch had, and the last weights."""
 
 from __future__ import annotations
 
 import json
 import os
 import random
+import shutil
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,23 +88,19 @@ def trained(folder: Path, name: str, killed_after: int | None, seed: int) -> str
     return json.dumps([trainer.state.global_step, weights])
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    folder = Path(sys.argv[1])
+def results(folder: Path) -> dict[str, Any]:
+    """What became of the run that was killed, and of two that go on from what it left."""
+    folder.mkdir(parents=True, exist_ok=True)
     code = forked(lambda: trained(folder, "first", KILLED_AFTER + 1, seed=1))
     # The same again, twice: with another seed in the script, since the state decides and not the seed.
     ends = []
     for number in (1, 2):
         kept = folder / f"copy-{number}"
         kept.mkdir()
-        os.system(f"cp -r {folder / 'run'} {kept / 'run'}")
+        shutil.copytree(folder / "run", kept / "run")
         assert forked(lambda kept=kept: trained(kept, "second", None, seed=99), kept / "end") == 0
         ends.append(json.loads((kept / "end").read_text()))
     rows = [
         [json.loads(line) for line in (folder / name).read_text().splitlines()] for name in ("first", "copy-1/second")
     ]
-    print(json.dumps({"code": code, "first": rows[0], "second": rows[1], "ends": ends}))
-
-
-if __name__ == "__main__":
-    main()
+    return {"code": code, "first": rows[0], "second": rows[1], "ends": ends}

@@ -1,7 +1,4 @@
-"""Loader workers that are killed as the kernel does when memory is short, at every kind of moment; prints JSON.
-
-python -m tests.faults.killed_workers FOLDER CASE...
-"""
+"""Loader workers that are killed as the kernel does when memory is short, at every kind of moment."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import json
 import os
 import random
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -181,7 +177,7 @@ def build(folder: Path, where: str, kill: Callable[[], None] | None, mark: Path 
     return kind(
         model,
         TrainingArguments(**settings),
-        train_dataset=Slow(mark) if where == "wait" else rows(28),
+        train_dataset=Slow(mark) if where == "wait" else rows(64 if where == "background save" else 28),
         eval_dataset=rows(36)[20:],
         optimizers=(optimizer, None),
         callbacks=callbacks,
@@ -201,7 +197,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "in an evaluation": ("evaluation", {}),
     "in an evaluation by torch's loader": ("evaluation by torch's loader", {}),
     "in a save": ("save", {"save_steps": STEP, "save_in_background": False}),
-    "in a background save": ("save", {"save_steps": STEP}),
+    "in a background save": ("background save", {"save_steps": STEP}),
     "while waiting for data": ("wait", {}),
     "as workers start": ("start", {}),
     "persistent workers": ("forward", {"dataloader_persistent_workers": True}),
@@ -217,11 +213,11 @@ CASES |= {f"at random moment {number}": ("random", _BUSY) for number in range(13
 class Begun(TrainerCallback):
     """Leaves a mark after the second step, and takes a little time for each."""
 
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
+    def __init__(self, mark: Path, seconds: float) -> None:
+        self.mark, self.seconds = mark, seconds
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        time.sleep(0.02)
+        time.sleep(self.seconds)
         if state.global_step == 2:
             self.mark.touch()
 
@@ -239,16 +235,17 @@ def tried(folder: Path, name: str) -> dict[str, Any]:
     waiting = folder / "waiting" if where == "wait" else None
 
     def work() -> str:
-        if where in ("save", "rescue"):
+        if where in ("save", "background save", "rescue"):
             killed_saves(kill)
         if where == "start":
             killed_at_start(kill)
-        asked = kill if where not in ("save", "rescue", "start", "wait", "random") else None
+        asked = kill if where not in ("save", "background save", "rescue", "start", "wait", "random") else None
         trainer = build(folder, where, asked, waiting, **extra)
         if where == "rescue":
             trainer.add_callback(Raises())
-        if where == "random":
-            trainer.add_callback(Begun(folder / "begun"))
+        if where in ("random", "background save"):
+            # So slowly that the workers are still needed when one is killed.
+            trainer.add_callback(Begun(folder / "begun", 0.02 if where == "random" else 0.1))
         try:
             trainer.train()
         except Exception as error:
@@ -305,27 +302,21 @@ def _wait_for(path: Path) -> None:
         time.sleep(0.01)
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    root = Path(sys.argv[1])
+def results(root: Path, names: list[str]) -> dict[str, Any]:
+    """What became of each run."""
     root.mkdir(parents=True, exist_ok=True)
-    names = sys.argv[2:] or list(CASES)
     # Once here, so that the children find everything imported.
     finished(root / "warm-up", "forward", {"dataloader_num_workers": 0, "dataloader_prefetch_factor": None})
-    results: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
     straight: dict[str, str] = {}
     for name in names:
         where = CASES[name][0]
         # Others draw or read something else.
-        data = where if where in ("wait", "random", "evaluation by torch's loader") else "other"
+        data = where if where in ("wait", "random", "background save", "evaluation by torch's loader") else "other"
         if data not in straight:
             extra = CASES[name][1] if data == "random" else {}
             work = lambda data=data, extra=extra: finished(root / f"straight-{data}", data, extra)  # noqa: E731
             assert forked(work, root / data) == 0
             straight[data] = (root / data).read_text()
-        results[name] = {**tried(root / name.replace(" ", "-"), name), "straight": straight[data]}
-    print(json.dumps(results))
-
-
-if __name__ == "__main__":
-    main()
+        answers[name] = {**tried(root / name.replace(" ", "-"), name), "straight": straight[data]}
+    return answers

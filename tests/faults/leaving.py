@@ -1,7 +1,4 @@
-"""Runs that are stopped before their first step, that hang, or that are killed; prints what they leave as JSON.
-
-python -m tests.faults.leaving FOLDER CASE...
-"""
+"""Runs that are stopped before their first step, that hang, or that are killed, and what they leave."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ import os
 import pty
 import select
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -326,20 +322,15 @@ def _wait_for(path: Path, drain: int | None = None) -> None:
         time.sleep(0.01)
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    root = Path(sys.argv[1])
+def results(root: Path, names: list[str]) -> dict[str, Any]:
+    """What became of each run; "straight" is the end of one that nothing happens to."""
     root.mkdir(parents=True, exist_ok=True)
     # Once here, so that the children find everything imported.
     finished(root / "warm-up", "", {})
     answer: Callable[[], str] = lambda: finished(root / "straight", "", {})  # noqa: E731
     assert forked(answer, root / "straight.txt") == 0
-    results: dict[str, Any] = {"straight": (root / "straight.txt").read_text()}
-    for name in sys.argv[2:] or CASES:
+    answers: dict[str, Any] = {"straight": (root / "straight.txt").read_text()}
+    for name in names:
         place = root / name.replace(" ", "-").replace(",", "")
-        results[name] = terminal_closed(place) if name == "a closed terminal" else tried(place, name)
-    print(json.dumps(results))
-
-
-if __name__ == "__main__":
-    main()
+        answers[name] = terminal_closed(place) if name == "a closed terminal" else tried(place, name)
+    return answers

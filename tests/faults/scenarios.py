@@ -184,13 +184,16 @@ def _noised(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def streaming(
-    shuffle: bool = False, mapped: Callable[[dict[str, Any]], dict[str, Any]] | None = None, seed: int | None = 11
+    shuffle: bool = False,
+    mapped: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    seed: int | None = 11,
+    shards: int = 2,
 ) -> Any:
-    """Hugging Face's streaming dataset in two shards."""
+    """Hugging Face's streaming dataset in some shards."""
     import datasets
 
     table = {"x": [row["x"].tolist() for row in rows()], "labels": [int(row["labels"]) for row in rows()]}
-    stream = datasets.Dataset.from_dict(table).to_iterable_dataset(num_shards=2)
+    stream = datasets.Dataset.from_dict(table).to_iterable_dataset(num_shards=shards)
     if shuffle:
         stream = stream.shuffle(seed=seed, buffer_size=6)
     return stream if mapped is None else stream.map(mapped)

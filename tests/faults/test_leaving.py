@@ -1,8 +1,10 @@
-"""Asked to stop where nothing was done yet, hanging, or killed: a word, the right exit code, no process left behind."""
+"""Asked to stop where nothing was done yet, hanging, or killed: a word, the right exit code, no process left behind.
+
+One case of each kind is in ``test_processes.py``.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -13,36 +15,13 @@ from typing import Any
 
 import pytest
 
+from tests.faults.forking import outcomes
 from tests.faults.leaving import CASES
 
 ROOT = Path(__file__).parents[2]
 TERMINAL = "a closed terminal"
-#: One of each kind; the others run in `make test-full`.
-SAMPLED = [
-    "while the Trainer is built",
-    "three times",
-    "while resuming",
-    "in the first step",
-    "hang in a worker",
-    "killed, with a worker in a fetch",
-    TERMINAL,
-]
 #: What a run that hangs could still save: not what the update or the disk holds.
 SAVED_WHERE_IT_HANGS = {"hang in the update": [], "hang in a save": []}
-
-
-def tried(folder: Path, names: list[str]) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.faults.leaving", str(folder / "runs"), *names],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=170,
-        cwd=ROOT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def assert_left_well(name: str, found: dict[str, Any], straight: str) -> None:
@@ -76,21 +55,12 @@ def assert_left_well(name: str, found: dict[str, Any], straight: str) -> None:
             assert "checkpoint-4 is as it was" in said
 
 
-@pytest.mark.slow
-def test_runs_are_left_well(folder: Path) -> None:
-    """One test for several, since they share a process that is started once and forks."""
-    outcomes = tried(folder, SAMPLED)
-    straight = outcomes.pop("straight")
-    for name, found in outcomes.items():
-        assert_left_well(name, found, straight)
-
-
 @pytest.mark.full
-@pytest.mark.parametrize("words", ["while", "in ", "not", "hang", "interrupted", "killed, with spawned"])
+@pytest.mark.parametrize("words", ["while", "three", "in ", "not", "hang", "interrupted", "killed"])
 def test_runs_are_left_well_from_everywhere(words: str, folder: Path) -> None:
-    outcomes = tried(folder, [name for name in CASES if name.startswith(words) and name not in SAMPLED])
-    straight = outcomes.pop("straight")
-    for name, found in outcomes.items():
+    answers = outcomes(folder, {"leaving": [name for name in CASES if name.startswith(words)]})["leaving"]
+    straight = answers.pop("straight")
+    for name, found in answers.items():
         assert_left_well(name, found, straight)
 
 

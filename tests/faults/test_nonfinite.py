@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -148,6 +150,21 @@ def test_rewind_goes_back_and_leaves_the_batches_out(make_args: MakeArgs, tmp_pa
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     logged = [entry["step"] for entry in map(json.loads, lines) if "loss" in entry]
     assert logged == list(range(1, 9)), "the curve has each step once"
+
+
+class Slowly(Watch):
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        time.sleep(0.1)
+
+
+def test_the_watchdog_goes_back_too(make_args: MakeArgs, tmp_path: Path) -> None:
+    """One that watched the run as it was before would take it for stuck, and end it if it is allowed to."""
+    rows = poisoned_rows(12, 16, count=40)
+    settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 3, "watchdog_seconds": 0.3}
+    trainer = train(make_args, rows, Slowly(), max_nonfinite_steps=2, rewind_on_nonfinite=True, **settings)
+    assert len(events(trainer, "rewound")) == 1
+    assert events(trainer, "stuck") == []
+    assert [thread.name for thread in threading.enumerate() if thread.name == "trainwright-watchdog"] == []
 
 
 def test_rewind_without_a_checkpoint_stops(make_args: MakeArgs) -> None:

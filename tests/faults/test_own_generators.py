@@ -1,16 +1,14 @@
 """Random generators that users' objects keep: nothing comes twice, and what cannot be known is said.
 
-That runs with them resume bit for bit is shown in ``test_exactness.py`` ("own ...").
+That runs with them resume bit for bit is shown in ``test_exactness.py`` ("own ..."), after a real kill in
+``test_processes.py``.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,14 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
 
-from tests.faults.killed_sampler import COUNT as SAMPLES
-from tests.faults.killed_sampler import EPOCHS
 from tests.faults.own_generators import COUNT, OWN, Counts, LateNet, Own, OwnNet, OwnRows, ShuffledInPlace
 from tests.faults.runner import Net, rows
 from tests.faults.scenarios import loader_by
 from tests.faults.test_exactness import build as build_scenario
 from tests.faults.test_exactness import straight
-from trainwright import Trainer, TrainingArguments
+from trainwright import Trainer, TrainerCallback, TrainingArguments
 from trainwright.config.backends import Place
 from trainwright.core.generators import capture, digest
 from trainwright.data.feed import TrainFeed
@@ -56,31 +52,6 @@ def arguments(folder: Path, **extra: Any) -> TrainingArguments:
 def events(folder: Path) -> list[dict[str, Any]]:
     file = folder / "events.jsonl"
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-
-@pytest.mark.slow
-def test_after_a_kill_no_sample_comes_twice_and_none_is_left_out(tmp_path: Path) -> None:
-    """24 samples, a sampler and a model with generators of their own, SIGKILL in the second epoch."""
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.faults.killed_sampler", str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["code"] == -9
-    assert len(found["first"]) == 9
-    # Step 8 was saved: what the killed process did after it is done again.
-    batches = found["first"][:8] + found["second"]
-    epochs = [[row for batch in batches[start : start + 6] for row in batch] for start in range(0, len(batches), 6)]
-    assert [sorted(epoch) for epoch in epochs] == [list(range(SAMPLES))] * EPOCHS
-    assert epochs[0] != epochs[1] != epochs[2]
-    assert found["second"][0] == found["first"][8]
-    assert found["ends"][0] == found["ends"][1]
 
 
 # ---- what a run that nobody interrupts sees
@@ -330,6 +301,23 @@ def test_what_cannot_be_known_is_said_at_the_start_or_refused(name: str, tmp_pat
     assert not list((tmp_path / "refused").glob("checkpoint-*"))
     train("not saved", save_strategy="no")
     assert not [event for event in events(tmp_path / "not saved") if event["kind"] == "not_exact"]
+
+
+class Holding(TrainerCallback):
+    """Holds on to the Trainer and to its sampler, as callbacks do that turn at something."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler, self.trainer = sampler, None
+
+
+def test_a_callback_may_hold_the_trainer_and_the_sampler(tmp_path: Path) -> None:
+    sampler = Own(random.Random(1))
+    holding = Holding(sampler)
+    trainer = loader_by(sampler=lambda data: sampler)(
+        Net(), arguments(tmp_path, exact="require"), train_dataset=OwnRows(random.Random(2)), callbacks=[holding]
+    )
+    holding.trainer = trainer  # type: ignore[assignment]
+    trainer.train()
 
 
 def test_requiring_exactness_also_tries_the_data(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Commands and their options. Heavy libraries are imported inside the commands, so that ``--help`` answers at once.
 
-Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal with everything saved, 130 interrupted by Ctrl-C.
+Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal (the same command goes on), 130 Ctrl-C.
 """
 
 from __future__ import annotations

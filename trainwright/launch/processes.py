@@ -16,6 +16,7 @@ from types import FrameType
 
 from trainwright.core.children import end_with_parent
 from trainwright.launch.notes import VARIABLE, Notes, code_of
+from trainwright.launch.torchrun import LAUNCHER
 
 #: Seconds that the others have, once one process has died, before they are killed. They have nothing to save.
 _AFTER_A_DEATH = "10"
@@ -68,8 +69,9 @@ def _hand_signals_on(notes: Notes) -> None:
         # Under nohup a closed terminal is to be ignored.
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, hand_on)
-    # As if somebody had asked: whoever started this was killed, and could not.
-    end_with_parent(signal.SIGTERM)
+    if os.environ.get(LAUNCHER) == str(os.getppid()):
+        # As if somebody had asked: whoever started this was killed, and could not. Not so a shell, which may end.
+        end_with_parent(signal.SIGTERM)
 
 
 def _code_after_failure(notes: Notes, code: int) -> int:

@@ -12,6 +12,8 @@ from types import FrameType
 
 from trainwright.config.errors import ConfigError
 
+#: Names the process that started another and stays until that is done.
+LAUNCHER = "TRAINWRIGHT_LAUNCHER"
 _FORWARDED = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP")
 
 
@@ -93,8 +95,9 @@ def launch(command: Sequence[str], *, environment: Mapping[str, str] | None = No
     >>> launch([sys.executable, "-c", "raise SystemExit(3)"])
     3
     """
+    told = {**os.environ, LAUNCHER: str(os.getpid()), **(environment or {})}
     # In a session of its own: Ctrl-C in a terminal would otherwise reach it twice, and count as impatience.
-    child = subprocess.Popen(list(command), env={**os.environ, **(environment or {})}, start_new_session=True)
+    child = subprocess.Popen(list(command), env=told, start_new_session=True)
 
     def hand_on(number: int, frame: FrameType | None) -> None:
         if child.poll() is None:

@@ -36,7 +36,9 @@ class ExactnessMethods(EvaluationMethods):
 
     def _watch_generators(self) -> None:
         """Before a training: find the generators that take part in its steps."""
-        self.engine.own.watch(self._own_roots, iterators=False)
+        # Callbacks often hold the Trainer, which leads to everything.
+        data = (self.train_dataset, self.eval_dataset, self.data_collator, self.processing_class)
+        self.engine.own.watch(self._own_roots, iterators=False, passed_by=(self, self.args, *data))
 
     def _own_roots(self) -> dict[str, Any]:
         """Whatever of the user's may draw random numbers in a step."""

@@ -16,6 +16,9 @@ from trainwright.trainer.signatures import is_users_own
 
 logger = logging.getLogger("trainwright")
 
+#: Where generators are that are drawn from in every step.
+_DRAWING = ("model", "compute_loss_func", "optimizer", "trainer.", "teacher ")
+
 
 def refuse_unknown_best_metric(trainer: Any) -> None:
     """Raise if no evaluation will produce ``metric_for_best_model``, which HF notices only after the first one."""
@@ -101,7 +104,8 @@ def _reasons_to_be_inexact(trainer: Any, loader: Any, *, thoroughly: bool) -> li
     own, by_index = trainer.engine.own, starts_by_index(loader)
     reasons = unknown_in(loader, by_index=by_index)
     reasons += [f"{path}: {reason}" for path, reason in own.unknown.items()]
-    drawn = {id(generator): path for path, generator in own.found.items()}
+    # A callback may hold a sampler without drawing from it.
+    drawn = {id(generator): path for path, generator in own.found.items() if path.startswith(_DRAWING)}
     reasons += [
         f"{drawn[id(generator)]} is the generator of the sampler too: give each its own"
         for generator in trainer._feed.sampler_generators()

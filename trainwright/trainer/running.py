@@ -53,6 +53,7 @@ class RunningMethods(LeavingMethods):
     ) -> None:
         if self.args.should_save:
             clear_marker(self._run_directory())
+        self._set_guards()
         run = self._build_run(loader, plan, checkpoint, ignore_keys)
         warn_if_inexact(self, loader)
         not_alone = self._backend.world_size > 1 or self.strategy.gathers_to_save
@@ -150,7 +151,6 @@ class RunningMethods(LeavingMethods):
         self.control = TrainerControl()
         self.engine.tell = self._flags
         self._agree_on_the_time()
-        self._set_guards()
         self._micro, self._cut_is_known = self._new_micro_batching(), False
         may_save = self._may_save_unasked() or bool(ours(self.args, "rescue_on"))
         self.engine.boundary.keeps_random = may_save or self._micro.automatic
@@ -231,7 +231,7 @@ class RunningMethods(LeavingMethods):
         return observe_batch
 
     def _set_guards(self) -> None:
-        """Callbacks that watch over one run; those of an earlier run go."""
+        """Callbacks that watch over one run, also where it goes back to a checkpoint; those of an earlier run go."""
         for guard in self._guards:
             self.callback_handler.remove_callback(guard)
         self._guards = []
