@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from tests.distributed.spreading import (
     RANK,
@@ -161,6 +162,65 @@ def models(folder: Path) -> dict[str, Any]:
     return answers
 
 
+class Reused(Busy):
+    """Its parts run twice in a step: one after the other, with something between, or computed again."""
+
+    way = "layer"
+
+    def logits(self, x: Any) -> Any:
+        first, second, third = self.layers
+        if self.way == "again":
+            # As gradient checkpointing does.
+            body = lambda inner: second(first(second(first(inner))))  # noqa: E731
+            return self.head(third(checkpoint(body, x, use_reentrant=False)))
+        if self.way == "pair":
+            return self.head(third(second(first(x)) * second(first(x.flip(-1)))))
+        return self.head(first(third(second(first(x)))))
+
+
+class CallsTwice(Trainer):
+    """Runs the whole model twice in a step, the second time on what came out of the first."""
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+        steered = inputs["x"] + 0.1 * model(x=inputs["x"])["logits"].float().sum(-1, keepdim=True)
+        found = model(x=steered, labels=inputs["labels"])
+        return (found["loss"], found) if return_outputs else found["loss"]
+
+
+def reused(folder: Path) -> dict[str, Any]:
+    """Gradients of models whose parts run twice in a step, as plain SGD shows them."""
+    answers: dict[str, Any] = {}
+    for stage in (1, 2, 3):
+        for bf16 in (False, True):
+            for way in ("layer", "pair", "again", "model"):
+                # Weights that half precision can hold: DeepSpeed begins with those.
+                model = Reused().bfloat16().float()
+                model.way = way
+                start = {name: tensor.double().clone() for name, tensor in model.state_dict().items()}
+                way_of_zero = zero(stage, **({"round_robin_gradients": True} if stage < 3 else {}))
+                if way_of_zero:
+                    del way_of_zero["deepspeed"]["optimizer"]
+                args = arguments(
+                    folder / f"{way}-{stage}-{bf16}",
+                    optim="sgd",
+                    weight_decay=0.0,
+                    max_grad_norm=0.0,
+                    max_steps=3,
+                    bf16=bf16,
+                    eval_strategy="no",
+                    train_sampling_strategy="sequential",
+                    lr_scheduler_type="constant",
+                    **way_of_zero,
+                )
+                trainer = (CallsTwice if way == "model" else Trainer)(
+                    model, args, train_dataset=rows(48, dtype=torch.float32)
+                )
+                trainer.train()
+                moved = {n: (torch.tensor(w) - start[n]).tolist() for n, w in whole_weights(trainer).items()}
+                answers[f"{way}-{stage}-{'bf16' if bf16 else 'fp32'}"] = moved
+    return answers
+
+
 class Broken(Busy):
     """Has a loss of NaN once, and no target at all in another step."""
 
@@ -253,6 +313,7 @@ TASKS = {
     "going_on": going_on,
     "models": models,
     "bad_steps": bad_steps,
+    "reused": reused,
 }
 
 if __name__ == "__main__":

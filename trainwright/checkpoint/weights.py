@@ -15,6 +15,7 @@ from trainwright.checkpoint.adapters import ADAPTER, adapter_files, load_adapter
 from trainwright.checkpoint.manifest import holds, is_listable, only_listed
 from trainwright.checkpoint.pieces import cut, piece_of
 from trainwright.checkpoint.sharded import StoredTensors, is_stored
+from trainwright.config.refused_versions import refuse_unsafe_transformers
 from trainwright.core.spread import is_spread
 
 WEIGHTS = "model.safetensors"
@@ -219,6 +220,7 @@ def _writes_other_names(model: Any) -> bool:
 def _renamed_by_transformers(model: Any, where: Path) -> dict[str, Tensor]:
     """Weights by the names they have in memory: mixtures of experts, for one, are stored expert by expert."""
     folder = where if where.is_dir() else where.parent
+    refuse_unsafe_transformers()
     try:
         with only_listed(folder) as source:
             loaded, info = type(model).from_pretrained(str(source), dtype=model.dtype, output_loading_info=True)

@@ -110,6 +110,7 @@ def resolved(args: Any) -> dict[str, Any]:
         )
     _check_schedule(config)
     _refuse_other_wrapper(config)
+    _without_round_robin(config)
     _refuse_unknown_auto(config)
     return config
 
@@ -222,6 +223,17 @@ def _refuse_other_wrapper(config: Mapping[str, Any]) -> None:
             "deepspeed: stage 1 with bf16 and data_types.grad_accum_dtype='fp32' is another optimizer of DeepSpeed's, "
             "which is not supported: use stage 2."
         )
+
+
+def _without_round_robin(config: dict[str, Any]) -> None:
+    """It only spreads work, and with it DeepSpeed's helpers give one weight for another (0.19.0 to 0.19.8)."""
+    zero = config["zero_optimization"]
+    if isinstance(zero, dict) and zero.get("round_robin_gradients"):
+        warn(
+            "deepspeed: zero_optimization.round_robin_gradients is switched off: with it DeepSpeed mixes up weights "
+            "when they are put together for a checkpoint."
+        )
+        zero["round_robin_gradients"] = False
 
 
 def _refuse_unknown_auto(config: Mapping[str, Any]) -> None:

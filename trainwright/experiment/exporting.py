@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from trainwright.checkpoint.manifest import holds
 from trainwright.checkpoint.weights import load_weights
 from trainwright.config.errors import ConfigError
+from trainwright.config.refused_versions import refuse_unsafe_transformers
 from trainwright.config.registry import load_object, split_reference
 from trainwright.core.modifier import Modifier
 from trainwright.experiment.building import build_trained, training_rows
@@ -162,6 +163,7 @@ def _of_transformers(weights: Path) -> Trained:
         import transformers
     except ImportError as error:
         raise ConfigError("The model is one of transformers: pip install 'trainwright[hf]'") from error
+    refuse_unsafe_transformers()
     config = transformers.AutoConfig.from_pretrained(weights)
     named = (config.architectures or [None])[0]
     kind = getattr(transformers, named, None) if named else None

@@ -12,6 +12,7 @@ import trainwright.experiment.networks  # noqa: F401 - registers its classes
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded
 from trainwright.config.options import fitting_options
+from trainwright.config.refused_versions import refuse_unsafe_transformers
 from trainwright.config.registry import load_object, registered, split_reference
 from trainwright.experiment.sources import resolve
 
@@ -78,6 +79,7 @@ def transformers_library(loaded: Loaded) -> Any:
             f"{loaded.where(('model', 'name'))}: {loaded.experiment.model.name!r} is none of {known}; models of "
             "Hugging Face need the package transformers: pip install 'trainwright[hf]'"
         ) from error
+    refuse_unsafe_transformers()
     if not sys.stderr.isatty():
         # A bar never ends up in a log file.
         transformers.utils.logging.disable_progress_bar()

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trainwright.config.refused_versions import refuse_unsafe_transformers
+
 logger = logging.getLogger("trainwright")
 
 _STEPS = ("training_step", "validation_step")
@@ -209,6 +211,7 @@ class AcceleratorModule:
         """A module around transformers' ``type.from_pretrained(path, **kwargs)``, trained by the model's own loss."""
         import transformers
 
+        refuse_unsafe_transformers()
         chosen = transformers.AutoModel if type is None else type
         if isinstance(chosen, str):
             if not hasattr(transformers, chosen):

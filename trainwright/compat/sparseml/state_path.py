@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainwright.config.refused_versions import refuse_unsafe_transformers
 from trainwright.trainer.recipe_folder import RECIPE
 
 logger = logging.getLogger("trainwright")
@@ -47,6 +48,7 @@ class StatePath:
             return None
         from transformers import AutoTokenizer
 
+        refuse_unsafe_transformers()
         return AutoTokenizer.from_pretrained(self.folder)
 
     def copy_config(self, folder: Path) -> None:

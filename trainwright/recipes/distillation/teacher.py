@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainwright.config.refused_versions import refuse_unsafe_transformers
 from trainwright.core.modifier import TEACHER_COLUMNS
 
 SELF, DISABLE = "self", "disable"
@@ -52,6 +53,7 @@ def _from_folder(folder: Path, model: nn.Module) -> nn.Module:
     if config.is_file() and "architectures" in json.loads(config.read_text(encoding="utf-8")):
         import transformers
 
+        refuse_unsafe_transformers()
         architecture = json.loads(config.read_text(encoding="utf-8"))["architectures"][0]
         cls = getattr(transformers, architecture, None)
         if cls is None:

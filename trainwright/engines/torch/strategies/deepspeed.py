@@ -13,12 +13,14 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from trainwright.config.deepspeed import resolved, schedule_of, stage_of, with_width
+from trainwright.config.refused_versions import refuse_wrong_gradients
 from trainwright.core.backend import Backend
 from trainwright.engines.torch.module import Module, main_model, module_in
 from trainwright.engines.torch.strategies.base import Strategy
@@ -40,7 +42,11 @@ _ELEMENTWISE = (
 
 def deepspeed_strategy(args: Any) -> Strategy:
     """The strategy that ``deepspeed=`` or ``backend="deepspeed"`` asks for."""
-    return ZeroStrategy(resolved(args), args)
+    config = resolved(args)
+    # Where it is not installed, that is said when a training begins.
+    with contextlib.suppress(PackageNotFoundError):
+        refuse_wrong_gradients(version("deepspeed"), config, processes=args.world_size)
+    return ZeroStrategy(config, args)
 
 
 class Called(nn.Module):
