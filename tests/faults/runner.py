@@ -129,20 +129,20 @@ class Countdown:
         real = self._real[name]
 
         def call(first: Any, *rest: Any, **options: Any) -> Any:
-            where = self._files.get(first, "") if isinstance(first, int) else os.fspath(first)
-            if isinstance(first, int) and options.get("dir_fd") is not None:
-                where = ""
-            counted = "checkpoint-" in str(where) or (name in ("unlink", "rmdir") and options.get("dir_fd") is not None)
+            where = self._files.get(first, "") if isinstance(first, int) else str(os.fspath(first))
+            if options.get("dir_fd") is not None:
+                where = os.path.join(self._files.get(options["dir_fd"], ""), where)
+            counted = "checkpoint-" in where
             if counted:
                 self.done += 1
-                self.log.append((name, str(where)))
+                self.log.append((name, where))
                 if self.done == self.last:
                     if name == "write":
                         real(first, bytes(rest[0])[: len(rest[0]) // 2])
                     os._exit(77)
             result = real(first, *rest, **options)
-            if name == "open" and counted:
-                self._files[result] = str(where)
+            if name == "open":
+                self._files[result] = where
             return result
 
         return call
