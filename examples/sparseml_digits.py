@@ -1,6 +1,6 @@
 """A SparseML script after its imports were changed: digits learned densely, then with a tenth of the weights.
 
-    pip install '.[demo]' && python examples/sparseml_digits.py
+    pip install . scikit-learn && python examples/sparseml_digits.py
 
 First by the Trainer with a teacher, then the result goes on in a loop of one's own, its zeros kept.
 """

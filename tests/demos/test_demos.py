@@ -88,14 +88,6 @@ def test_sampling_leaves_the_training_randomness_alone() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_missing_scikit_learn_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    done = demo("--output", str(tmp_path / "run"))
-    assert done.exit_code == 1
-    assert "pip install 'trainwright[demo]'" in done.output
-    assert "Traceback" not in done.output
-
-
 def test_what_cannot_be_meant_is_refused_with_2(tmp_path: Path) -> None:
     output = tmp_path / "run"
     nothing = demo("--resume", "--output", str(output))

@@ -78,7 +78,7 @@ def test_the_update_is_that_of_one_process(alone: dict[str, Answers], two: dict[
 def test_parts_that_run_twice_in_a_step_have_the_gradient_of_one_process(
     alone: dict[str, Answers], two: dict[str, list[Answers]]
 ) -> None:
-    """DeepSpeed 0.18.3 to 0.19.5 had wrong ones at stage 2 with bf16 (its issue 8224), and are refused."""
+    """Its issue 8224 reports wrong ones of 0.18.3 to 0.19.5, at stage 2 with bf16: those versions are refused."""
     for process in two["reused"]:
         for case, expected in alone["reused"].items():
             for name, moved in expected.items():

@@ -37,6 +37,11 @@ EXTRAS = {
 OTHERS = {"PIL": "pillow", "sklearn": "scikit-learn"}
 
 
+def pip_name(package: str) -> str:
+    """The name that pip knows an imported package by."""
+    return OTHERS.get(package, package)
+
+
 def install(package: str) -> str:
     """The command that installs an optional package.
 
@@ -45,7 +50,7 @@ def install(package: str) -> str:
     """
     if package in EXTRAS:
         return f"pip install 'trainwright[{EXTRAS[package]}]'"
-    return f"pip install {OTHERS.get(package, package)}"
+    return f"pip install {pip_name(package)}"
 
 
 def is_installed(package: str) -> bool:
@@ -67,4 +72,4 @@ def missing_package(error: ImportError) -> str | None:
     package = (error.name or "").split(".")[0]
     if package not in {*EXTRAS, *OTHERS} or is_installed(package):
         return None
-    return f"This needs the package {package}: {install(package)}"
+    return f"This needs the package {pip_name(package)}: {install(package)}"

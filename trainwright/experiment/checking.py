@@ -17,6 +17,7 @@ import torch
 from trainwright.callbacks.progress import PrinterCallback
 from trainwright.checkpoint.directory import list_checkpoints
 from trainwright.config.errors import ConfigError
+from trainwright.config.extras import EXTRAS, install, is_installed
 from trainwright.config.intervals import EVALUATE, SAVE, cadence
 from trainwright.config.loading import Loaded
 from trainwright.engines.torch.targets import unwrap
@@ -52,8 +53,11 @@ def check(loaded: Loaded) -> Report:
 
 def _refuse_unusable(loaded: Loaded) -> None:
     """What a check itself does without, and a run would stumble over: trackers, the folder, data for later."""
-    arguments_for(loaded)
+    _, args = arguments_for(loaded)
     trackers_of(loaded)
+    for name in (*loaded.experiment.trackers, *args.report_to):
+        if name in EXTRAS and not is_installed(name):
+            raise ConfigError(f"{loaded.document.source}: the tracker {name} needs its package: {install(name)}")
     resolved(loaded)
     refuse_unwritable(run_folder(loaded))
 

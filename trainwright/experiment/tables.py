@@ -11,6 +11,7 @@ import io
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,8 @@ def _csv(path: Path, delimiter: str) -> dict[str, list[str | None]]:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     header: list[str] | None = None
     rows: list[list[str]] = []
+    # Python's own limit is 128 KB a field; it counts for all readers of a process.
+    limit = csv.field_size_limit(sys.maxsize)
     try:
         for row in reader:
             if not row:
@@ -133,6 +136,8 @@ def _csv(path: Path, delimiter: str) -> dict[str, list[str | None]]:
                 rows.append([*row, *[""] * (len(header) - len(row))])
     except csv.Error as error:
         raise ConfigError(f"{path}:{reader.line_num}: {error}.") from None
+    finally:
+        csv.field_size_limit(limit)
     return {name: [row[place] for row in rows] for place, name in enumerate(header or [])}
 
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from trainwright.config.errors import ConfigError
-from trainwright.config.extras import install, is_installed
+from trainwright.config.extras import install, is_installed, pip_name
 from trainwright.config.registry import suggestion
 
 _HOME = Path(__file__).parent
@@ -34,13 +34,13 @@ def descriptions() -> dict[str, str]:
 
 
 def needs(name: str) -> tuple[str, ...]:
-    """Optional packages without which an experiment does not run."""
-    return _NEEDS.get(name, ())
+    """Optional packages without which an experiment does not run, as pip names them."""
+    return tuple(pip_name(package) for package in _NEEDS.get(name, ()))
 
 
 def missing(name: str) -> str | None:
     """The command that installs what an experiment needs and is not there; None where nothing is missing."""
-    gone = [package for package in needs(name) if not is_installed(package)]
+    gone = [package for package in _NEEDS.get(name, ()) if not is_installed(package)]
     words = dict.fromkeys(install(package).removeprefix("pip install ") for package in gone)
     return f"pip install {' '.join(words)}" if words else None
 
