@@ -177,7 +177,7 @@ def build(folder: Path, where: str, kill: Callable[[], None] | None, mark: Path 
     return kind(
         model,
         TrainingArguments(**settings),
-        train_dataset=Slow(mark) if where == "wait" else rows(64 if where == "background save" else 28),
+        train_dataset=Slow(mark) if where == "wait" else rows(64 if where.endswith("save") else 28),
         eval_dataset=rows(36)[20:],
         optimizers=(optimizer, None),
         callbacks=callbacks,
@@ -312,7 +312,7 @@ def results(root: Path, names: list[str]) -> dict[str, Any]:
     for name in names:
         where = CASES[name][0]
         # Others draw or read something else.
-        data = where if where in ("wait", "random", "background save", "evaluation by torch's loader") else "other"
+        data = where if where in ("wait", "random", "save", "background save", "evaluation by torch's loader") else "other"
         if data not in straight:
             extra = CASES[name][1] if data == "random" else {}
             work = lambda data=data, extra=extra: finished(root / f"straight-{data}", data, extra)  # noqa: E731
