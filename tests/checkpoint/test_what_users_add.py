@@ -1,4 +1,4 @@
-"""What people's own objects add to a checkpoint: any file name, any failure; weights and position are saved always."""
+"""People's own objects add files of any name to a checkpoint, or fail to; weights and position are saved anyway."""
 
 from __future__ import annotations
 

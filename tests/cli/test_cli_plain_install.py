@@ -1,4 +1,4 @@
-"""What README shows works after a plain ``pip install``; what needs more says in one line what to install."""
+"""README's commands after a plain ``pip install``; what needs more says in one line what to install."""
 
 from __future__ import annotations
 

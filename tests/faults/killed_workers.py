@@ -312,7 +312,8 @@ def results(root: Path, names: list[str]) -> dict[str, Any]:
     for name in names:
         where = CASES[name][0]
         # Others draw or read something else.
-        data = where if where in ("wait", "random", "save", "background save", "evaluation by torch's loader") else "other"
+        different = where.endswith("save") or where in ("wait", "random", "evaluation by torch's loader")
+        data = where if different else "other"
         if data not in straight:
             extra = CASES[name][1] if data == "random" else {}
             work = lambda data=data, extra=extra: finished(root / f"straight-{data}", data, extra)  # noqa: E731

@@ -43,7 +43,7 @@ def _adapter_at_top(model: Any, names: list[str]) -> str | None:
 
 
 def left_out_by_adapters(model: nn.Module, folder: Path) -> dict[str, Tensor]:
-    """What a resume needs of ``model`` and no file of its adapters in ``folder`` holds: trained weights, buffers."""
+    """Return what of ``model`` a resume needs and no adapter's file in ``folder`` holds: trained weights, buffers."""
     covered = _stored_names(model, _open_files(model, folder))
     needed = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     needed |= {name for name, _ in model.named_buffers()}

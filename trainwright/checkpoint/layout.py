@@ -1,4 +1,4 @@
-"""How tensors lie in memory, kept in the metadata of a safetensors file, which itself holds them row by row.
+"""The layout of tensors in memory, kept in the metadata of a safetensors file, which itself holds them row by row.
 
 Matrix products and sums add up in an order that depends on where a tensor begins and how it is laid out. So a resumed
 run goes on with the bits of an uninterrupted one only if what it restores lies in memory as it did before.
@@ -31,7 +31,7 @@ def strides_as_metadata(strides: Strides) -> dict[str, str]:
 
 
 def stored_strides(metadata: Mapping[str, str] | None) -> Strides:
-    """What :func:`strides_as_metadata` wrote; nothing where it makes no sense."""
+    """Read what :func:`strides_as_metadata` wrote; nothing where it makes no sense."""
     try:
         stored = json.loads((metadata or {}).get(_KEY, "{}"))
         return {name: tuple(int(step) for step in steps) for name, steps in stored.items()}

@@ -1,4 +1,4 @@
-"""What should be in a checkpoint and could not be added: named, and no reason to lose the rest."""
+"""Parts of a checkpoint that could not be added: named, and no reason to lose the rest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LeftOut:
     reasons: list[str] = field(default_factory=list)
 
     def attempt(self, what: str, work: Callable[[], T], otherwise: T) -> T:
-        """What ``work`` returns, or ``otherwise`` if it raises; then ``what`` is noted with the reason."""
+        """Return what ``work`` returns, or ``otherwise`` if it raises; then ``what`` is noted with the reason."""
         try:
             return work()
         except Exception as error:

@@ -91,7 +91,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _misshapen(contents: dict[str, Any]) -> str | None:
-    """What is wrong with a manifest whose sum is right: anybody can compute a sum."""
+    """Name what is wrong with a manifest whose sum is right: anybody can compute a sum."""
     files, step = contents.get("files"), contents.get("step")
     if contents.get("format") != FORMAT or type(step) is not int or not isinstance(files, dict):
         return "has no format, step or files"
@@ -148,7 +148,7 @@ def only_listed(folder: Path) -> Iterator[Path]:
 
 
 def problems_of(folder: Path, *, hashes: bool = True) -> list[str]:
-    """What is wrong with a checkpoint, each as a short sentence; empty for a good one.
+    """List what is wrong with a checkpoint, each as a short sentence; empty for a good one.
 
     Reads every byte of it; without ``hashes`` only names and sizes are compared.
     """

@@ -228,7 +228,7 @@ class Saver:
             publish(staging_of(job.target), job.target)
 
     def _spare_what_is_not_ours(self, job: SaveJob) -> None:
-        """What another library, or another run, wrote under the same name keeps its files, under another name."""
+        """Give another name to what another library, or another run, wrote under the same one."""
         if not job.target.exists():
             return
         if has_manifest(job.target):

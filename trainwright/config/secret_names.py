@@ -10,7 +10,7 @@ _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
 class Secrecy(Enum):
-    """How sure a name makes us of what is under it."""
+    """The certainty that a name gives of what is under it."""
 
     NONE = 0
     #: A secret unless it is an ordinary word or a number: ``key: accuracy`` is a setting.

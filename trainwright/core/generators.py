@@ -26,7 +26,7 @@ _ARRAY = "$array"
 
 
 class Kind(NamedTuple):
-    """How to handle the generators of one library."""
+    """The ways to recognise, read, write and seed the generators of one library."""
 
     name: str
     matches: Callable[[Any], bool]

@@ -36,7 +36,7 @@ States = dict[str, Any]
 
 
 class Findings(NamedTuple):
-    """What a look found, by path."""
+    """The findings of a look, by path."""
 
     generators: dict[str, Any]
     #: What draws or moves on and cannot be read, with the reason.
@@ -158,7 +158,7 @@ class _Search:
             self.attributes(value, path, depth)
 
     def attributes(self, value: Any, path: str, depth: int) -> None:
-        """What ``value`` and its class hold."""
+        """List what ``value`` and its class hold."""
         kind = type(value)
         if kind.__module__.split(".")[0] in _PASSED_BY:
             return
@@ -232,7 +232,7 @@ def _sounds_random(value: Any) -> bool:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """What lies in a container, and what a function needs."""
+    """List what lies in a container, and what a function needs."""
     if _is(value, dict):
         yield from ((f"[{key!r}]", part) for key, part in _first(value.items()))
     elif _is(value, _CONTAINERS):

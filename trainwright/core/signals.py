@@ -84,7 +84,7 @@ def _be_deaf() -> None:
 
 
 class _Fork(threading.local):
-    """What happens to our handlers where a process is forked: the new one starts without them.
+    """Take our handlers away where a process is forked: the new one starts without them.
 
     Whoever ends it (a pool its workers) must not be answered by a run that is not its own. Signals wait meanwhile: one
     that comes before the handlers are gone would be lost.

@@ -51,7 +51,7 @@ class ComposedOrder(Order):
 
     @property
     def replays(self) -> list[Replay]:
-        """How samplers that are objects are passed."""
+        """Return the passes over samplers that are objects."""
         return [part.replay for part in self._parts if part.replay is not None]
 
     def indices(self) -> list[int]:

@@ -40,7 +40,7 @@ def set_epoch_of(thing: Any, epoch: int) -> None:
 
 
 class Habit(enum.Enum):
-    """What two passes over the same epoch have in common."""
+    """Return what two passes over the same epoch have in common."""
 
     #: All: the order follows from generators and epoch.
     REPEATS = enum.auto()

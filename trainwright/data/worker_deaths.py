@@ -43,12 +43,12 @@ class WorkerDied(RuntimeError):
 
 
 def death_in_words(workers: Sequence[Any]) -> str:
-    """What became of worker processes that are gone."""
+    """Say what became of worker processes that are gone."""
     return "; ".join(_one_in_words(worker.pid, worker.exitcode) for worker in workers)
 
 
 def said_of_death(error: BaseException) -> str | None:
-    """What torch's handler says of a death, in our words; None if the error is about something else."""
+    """Put what torch's handler says of a death into our words; None if the error is about something else."""
     found = _SAID.search(str(error))
     number = None if found is None else _NUMBERS.get(found["words"])
     return None if found is None or number is None else _one_in_words(found["pid"], -number)

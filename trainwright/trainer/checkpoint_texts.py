@@ -91,7 +91,7 @@ def training_text(
 
 
 def tool_names(trainer: Any) -> dict[str, str]:
-    """What made the states of optimizer and schedule, by class and, for a schedule of ours, by its name."""
+    """Name what made the states of optimizer and schedule, by class and, for a schedule of ours, by its name."""
     schedule = _kind(trainer.lr_scheduler)
     chosen = trainer.args.lr_scheduler_type
     ours = trainer._own_scheduler and not is_users_own(trainer, "create_scheduler")
@@ -108,7 +108,7 @@ def _kind(tool: Any) -> str:
 
 
 def _parameter_names(trainer: Any) -> dict[str, Any]:
-    """How parameters are ordered, which of them decay, and how the optimizer numbers them: export needs no model."""
+    """Note the parameters' order, decay and numbers in the optimizer: so that an export needs no model."""
     model = unwrap(trainer.model)
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     decays = set(trainer.get_decay_parameter_names(model))

@@ -53,7 +53,7 @@ class ExactnessMethods(EvaluationMethods):
         return {**roots, **{f"teacher {place}": one for place, one in enumerate(teachers)}, **dict(self._of_subclass())}
 
     def _of_subclass(self) -> Iterator[tuple[str, Any]]:
-        """What a subclass of the Trainer brings: its methods, and attributes of its instance."""
+        """List what a subclass of the Trainer brings: its methods, and attributes of its instance."""
         for kind in type(self).__mro__:
             if kind.__module__.split(".")[0] in _LIBRARIES:
                 break

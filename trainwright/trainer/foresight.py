@@ -1,4 +1,4 @@
-"""What would show only at the first evaluation, or after a resume, found before the first step."""
+"""Mistakes that would show only at the first evaluation, or after a resume, found before the first step."""
 
 from __future__ import annotations
 

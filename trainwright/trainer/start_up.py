@@ -48,7 +48,7 @@ def leaves_at_once(doing: str) -> Callable[[Method], Method]:
 
 
 def _arguments_among(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a constructor was given as its arguments."""
+    """Return what a constructor was given as its arguments."""
     return next((value for value in (kwargs.get("args"), *args) if hasattr(value, "output_dir")), None)
 
 
