@@ -182,7 +182,9 @@ class Reused(Busy):
 class CallsTwice(Trainer):
     """Runs the whole model twice in a step, the second time on what came out of the first."""
 
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
         steered = inputs["x"] + 0.1 * model(x=inputs["x"])["logits"].float().sum(-1, keepdim=True)
         found = model(x=steered, labels=inputs["labels"])
         return (found["loss"], found) if return_outputs else found["loss"]

@@ -55,7 +55,7 @@ def _refuse_unusable(loaded: Loaded) -> None:
     """What a check itself does without, and a run would stumble over: trackers, the folder, data for later."""
     _, args = arguments_for(loaded)
     trackers_of(loaded)
-    for name in (*loaded.experiment.trackers, *args.report_to):
+    for name in (*loaded.experiment.trackers, *(args.report_to or ())):
         if name in EXTRAS and not is_installed(name):
             raise ConfigError(f"{loaded.document.source}: the tracker {name} needs its package: {install(name)}")
     resolved(loaded)
