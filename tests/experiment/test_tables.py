@@ -141,7 +141,7 @@ def test_several_files_are_one_table(tmp_path: Path) -> None:
 def test_the_same_rows_are_held_out(rows: int, share: float, seed: int) -> None:
     whole = {"row": list(range(rows))}
     try:
-        expected = datasets.Dataset.from_dict(whole).train_test_split(test_size=share, seed=seed)
+        expected: Any = datasets.Dataset.from_dict(whole).train_test_split(test_size=share, seed=seed)
     except ValueError:
         return  # nothing would be left to train
     found = Table(whole).train_test_split(test_size=share, seed=seed)
