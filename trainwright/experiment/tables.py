@@ -190,7 +190,8 @@ def _json_rows(path: Path) -> list[dict[str, Any]]:
     if text.lstrip().startswith("["):
         numbered = list(enumerate(_parsed(text, str(path)), 1))
     else:
-        lines = enumerate(text.splitlines(), 1)
+        # Not splitlines, which also breaks at characters that a JSON text may hold.
+        lines = enumerate(text.split("\n"), 1)
         numbered = [(number, _parsed(line, f"{path}:{number}")) for number, line in lines if line.strip()]
     for number, value in numbered:
         if not isinstance(value, dict):
