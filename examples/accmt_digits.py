@@ -1,4 +1,7 @@
-"""Handwritten digits with a module of ACCMT's first generation: one step, hyperparameters in a file, a sampler list."""
+"""Handwritten digits with a module of ACCMT's first generation: one step, hyperparameters in a file, a sampler list.
+
+pip install . scikit-learn && python examples/accmt_digits.py
+"""
 
 from __future__ import annotations
 

@@ -214,3 +214,14 @@ def test_room_for_one_checkpoint_keeps_the_last_beside_the_best(tmp_path: Path) 
     again = scored(folder, {}, save_total_limit=1)
     assert again.train().global_step == 12
     assert again._first_step == 12
+
+
+def test_checkpoints_of_another_library_are_named_before_a_run_starts_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And the newest of them, by its number."""
+    for step in (7, 14, 30):
+        (tmp_path / "run" / f"checkpoint-{step}").mkdir(parents=True)
+        (tmp_path / "run" / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
+    runner.build(tmp_path / "run", max_steps=2).train()
+    assert f"trainwright import {tmp_path / 'run' / 'checkpoint-30'}" in caplog.text

@@ -204,6 +204,15 @@ def test_a_generation_config_that_transformers_refuses(make_args: Any, tmp_path:
     assert type(model).from_pretrained(folder / "checkpoint-4") is not None
 
 
+def test_a_model_is_written_without_a_generation_config_that_is_refused(make_args: Any, tmp_path: Path) -> None:
+    model = tiny_gpt2()
+    model.generation_config.temperature = 0.3
+    model.generation_config.do_sample = False
+    Trainer(model, make_args()).save_model(tmp_path / "final")
+    found = type(model).from_pretrained(tmp_path / "final")
+    assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in found.state_dict().items())
+
+
 def test_a_model_whose_own_code_cannot_write_it(make_args: Any, tmp_path: Path) -> None:
     """Its weights are there all the same, and a resume finds them."""
 

@@ -61,7 +61,11 @@ def test_the_first_commands_work_without_any_other_package(tmp_path: Path) -> No
         "train jsonl.yaml",
         "train tsv.yaml",
         "demo --epochs 1",
+        "export runs/digits --to safetensors",
+        "export runs/digits --to onnx",
     )
+    lacks = answers.pop()
+    assert (lacks["code"], "pip install 'trainwright[recipes]'" in lacks["output"]) == (2, True)
     for answer in answers:
         assert answer["code"] == 0, answer
     assert "eval_accuracy" in answers[4]["output"]

@@ -156,12 +156,12 @@ def test_the_same_rows_are_held_out(rows: int, share: float, seed: int) -> None:
         ("csv", b'a,b\n1,"2\n', r"t:2: unexpected end of data"),
         ("csv", b"a,b\n1,\xfc\n", r"t is not UTF-8 \(byte 6\): save it as UTF-8"),
         ("csv", b"a,b\n1,\0\n", r"t has zero bytes"),
-        ("csv", b"a,b\n", r"no rows"),
+        ("csv", b"a,b\n", r"t: it has no rows"),
         ("csv", b"", r"no rows"),
         ("json", b'{"a": 1}\n{"a": }\n', r"t:2: this is not JSON"),
         ("json", b"[" * 100_000, r"t: this is not JSON"),
         ("json", b'{"a": 1}\n7\n', r"t:2: a row is an object"),
-        ("json", b'{"a": 1}\n{"a": "x"}\n', r"column 'a' holds values of several kinds \(int, str\)"),
+        ("json", b'{"a": 1}\n{"a": "x"}\n', r"t: a: the column holds values of several kinds \(int, str\)"),
     ],
 )
 def test_a_mistake_in_a_file_is_named_with_its_line(kind: str, content: bytes, message: str, tmp_path: Path) -> None:

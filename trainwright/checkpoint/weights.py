@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from trainwright.checkpoint.sharded import StoredTensors, is_stored
 from trainwright.config.refused_versions import refuse_unsafe_transformers
 from trainwright.core.spread import is_spread
 
+logger = logging.getLogger("trainwright")
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
@@ -29,14 +31,28 @@ _ONE_FILE = 50 * 10**9
 def save_weights(model: nn.Module, folder: Path, state_dict: dict[str, Tensor] | None = None) -> None:
     """Write weights (and config, where the model has one) into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
-    save_pretrained = getattr(model, "save_pretrained", None)
-    if callable(save_pretrained):
-        save_pretrained(str(folder), state_dict=state_dict)
+    if callable(getattr(model, "save_pretrained", None)):
+        _save_by_itself(model, folder, state_dict)
     else:
         tensors = stored_once(model.state_dict() if state_dict is None else state_dict)
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
     if not hasattr(model, "peft_config"):
         keep_newer_form(folder)
+
+
+def _save_by_itself(model: Any, folder: Path, state_dict: dict[str, Tensor] | None) -> None:
+    """Call the model's own ``save_pretrained``; a generation config that it refuses costs no weights."""
+    try:
+        model.save_pretrained(str(folder), state_dict=state_dict)
+    except (ValueError, TypeError, AttributeError) as error:
+        parts = copied_apart(model) if state_dict is None else None
+        if parts is None:
+            raise
+        state, convert = parts
+        state = {name: tensor.contiguous() for name, tensor in (convert(state) if convert else state).items()}
+        save_file(state, folder / WEIGHTS, {"format": "pt"})
+        save_model_config(model, folder)
+        logger.error("%s has the weights, but not all that belongs to the model: %s", folder, error)
 
 
 def keep_newer_form(folder: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Annotated
 import typer
 
 from trainwright.core.errors import Preempted
+from trainwright.core.signals import ENDING
 from trainwright.core.stops import LeavesAtOnce
 from trainwright.version import __version__
 
@@ -51,11 +52,11 @@ def main() -> None:
         os.environ |= ONLY_INSTALLED_MODULES
     try:
         LeavesAtOnce(_say_stopped).do(app)
-    except Preempted:
-        # Everything is saved; a scheduler that asks once more must not turn 75 into a death by signal.
+    finally:
+        # How it ended is decided: a signal while Python tidies up must not turn that into a death by signal.
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        raise
+            for number in ENDING:
+                signal.signal(number, signal.SIG_IGN)
 
 
 def _trusts_code(words: list[str]) -> bool:

@@ -219,8 +219,12 @@ def outcome(go_on: Callable[[], str] | None = None) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             typer.echo(f"Error: this name is too long for a file: {str(error.filename)[:80]}...", err=True)
             raise typer.Exit(BAD_USAGE) from None
-        if not lost_a_peer(error) and not isinstance(error, NotSavedError):
-            # Otherwise the traceback that matters is another process's, or there is nothing in it that helps.
+        if isinstance(error, NotSavedError):
+            # A traceback has nothing that helps, and no script holds the model.
+            typer.echo(f"Failed: {error.summary}", err=True)
+            raise typer.Exit(FAILED) from None
+        if not lost_a_peer(error):
+            # Otherwise the traceback that matters is another process's.
             traceback.print_exc()
         typer.echo(f"Failed: {type(error).__name__}: {error}", err=True)
         raise typer.Exit(FAILED) from None

@@ -103,10 +103,11 @@ def _about_two_of_four(source: Path, model: str | None, trust: bool) -> None:
 
 def _fail(error: Exception) -> NoReturn:
     """Say what went wrong and leave with the code that fits."""
-    from trainwright.config.errors import ConfigError
+    from trainwright.config.errors import ConfigError, MissingPackage
 
     typer.echo(f"Error: {error}", err=True)
-    raise typer.Exit(BAD_USAGE if isinstance(error, (FileExistsError, ConfigError)) else FAILED) from None
+    refused = (FileExistsError, ConfigError, MissingPackage)
+    raise typer.Exit(BAD_USAGE if isinstance(error, refused) else FAILED) from None
 
 
 def _tell(notes: list[str]) -> None:

@@ -43,9 +43,9 @@ class NotSavedError(RuntimeError):
         self.unsaved, self.instead = dict(unsaved), instead
         what = "; ".join(f"{name} ({reason})" for name, reason in unsaved.items())
         kept = f" The weights as they are now are in {instead}." if instead else ""
+        self.summary = f"Training {how}, but this could not be saved: {what}.{kept}"
         super().__init__(
-            f"Training {how}, but this could not be saved: {what}.{kept} The model is still in memory: "
-            "trainer.save_model(folder) writes it elsewhere."
+            f"{self.summary} The model is still in memory: trainer.save_model(folder) writes it elsewhere."
         )
 
 

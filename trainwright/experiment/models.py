@@ -123,8 +123,9 @@ def processor_of(loaded: Loaded, auto_class: str, trained: str | None = None) ->
     key = "tokenizer" if section.tokenizer else "name"
     name = trained or resolve(loaded, ("model", key), section.tokenizer or section.name)
     remote = {"trust_remote_code": bool(section.options.get("trust_remote_code", False))}
+    library = transformers_library(loaded)
     try:
-        return getattr(transformers_library(loaded), auto_class).from_pretrained(name, **remote)
+        return getattr(library, auto_class).from_pretrained(name, **remote)
     except (OSError, ValueError) as error:
         raise loaded.error(("model", key), _first_line(error)) from error
 
@@ -132,8 +133,9 @@ def processor_of(loaded: Loaded, auto_class: str, trained: str | None = None) ->
 def task_of_pretrained(loaded: Loaded) -> str | None:
     """The task that a model's configuration says it was made for."""
     name = resolve(loaded, ("model", "name"), loaded.experiment.model.name)
+    library = transformers_library(loaded)
     try:
-        config = transformers_library(loaded).AutoConfig.from_pretrained(
+        config = library.AutoConfig.from_pretrained(
             name, trust_remote_code=bool(loaded.experiment.model.options.get("trust_remote_code", False))
         )
     except (OSError, ValueError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from trainwright.experiment.stored import (
     stored_samples,
 )
 
+logger = logging.getLogger("trainwright")
 Say = Callable[[str], None]
 #: Endings of what an evaluation says about its own speed.
 SPEED = ("_runtime", "_per_second")
@@ -75,8 +77,8 @@ def train(loaded: Loaded, *, fresh: bool = False, say: Say = print) -> Trained:
             raise
         raise ConfigError(f"{loaded.document.source}: {error}") from error
     except NotSavedError:
-        # The folder may still take a model; what is missing is said all the same.
-        with contextlib.suppress(OSError):
+        # The folder may still take a model. If it does not, in whatever words, what is missing is said all the same.
+        with contextlib.suppress(Exception):
             built.trainer.save_model()
         raise
     metrics = {**output.metrics, **_last_evaluation(built)}
@@ -217,7 +219,10 @@ def evaluate(
         raise ConfigError(f"The data has no column {wanted!r} to compare with; predict does without one.")
     found = built.trainer.evaluate(_encoded(built, rows), metric_key_prefix="eval")
     metrics = {name: value for name, value in found.items() if name != "epoch"}
-    built.trainer.save_metrics("eval", metrics, combined=False)
+    try:
+        built.trainer.save_metrics("eval", metrics, combined=False)
+    except OSError as error:
+        logger.warning("eval_results.json was not written: %s.", error.strerror or error)
     return metrics
 
 

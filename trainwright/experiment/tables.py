@@ -84,9 +84,9 @@ def read_table(files: list[str], kind: str, options: dict[str, Any]) -> Table:
         raise ConfigError(f"data.options {unknown[0]} needs the package datasets: {install('datasets')}")
     if kind == "csv":
         delimiter = options.get("delimiter", options.get("sep", ","))
-        return _joined([_csv(Path(file), delimiter) for file in files], _typed_words)
+        return _joined(files, [_csv(Path(file), delimiter) for file in files], _typed_words)
     if kind == "json":
-        return _joined([_json(Path(file)) for file in files], _typed_values)
+        return _joined(files, [_json(Path(file)) for file in files], _typed_values)
     return Table({"text": [line for file in files for line in _lines(Path(file))]})
 
 
@@ -101,14 +101,15 @@ def _lines(path: Path) -> list[str]:
     return _text(path).replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
-def _joined(parts: list[dict[str, list[Any]]], typed: Callable[[str, list[Any]], list[Any]]) -> Table:
+def _joined(files: list[str], parts: list[dict[str, list[Any]]], typed: Callable[[str, list[Any]], list[Any]]) -> Table:
     names = list(dict.fromkeys(name for part in parts for name in part))
     if any(set(part) != set(names) for part in parts):
         different = next(part for part in parts if set(part) != set(names))
         raise ConfigError(f"The files have different columns: {', '.join(different)} and {', '.join(names)}.")
-    columns = {name: typed(name, [value for part in parts for value in part[name]]) for name in names}
+    where = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
+    columns = {name: typed(f"{where}: {name}", [v for part in parts for v in part[name]]) for name in names}
     if not names or not len(Table(columns)):
-        raise ConfigError("it has no rows.")
+        raise ConfigError(f"{where}: it has no rows.")
     return Table(columns)
 
 
@@ -212,5 +213,5 @@ def _typed_values(name: str, values: list[Any]) -> list[Any]:
         return [None if value is None else float(value) for value in values]
     if len(kinds) > 1:
         kind_names = ", ".join(sorted(kind.__name__ for kind in kinds))
-        raise ConfigError(f"The column {name!r} holds values of several kinds ({kind_names}): make them one.")
+        raise ConfigError(f"{name}: the column holds values of several kinds ({kind_names}): make them one.")
     return values

@@ -60,6 +60,8 @@ class RestoringMethods(SavingMethods):
             if found := newest_good(run):
                 return found
             _refuse_if_all_damaged(run)
+            if hint := _hint_of_foreign(run):
+                logger.warning("%s holds no checkpoint to go on from%s.", run, hint)
             return None
         if wanted is True:
             if found := newest_good(run):
@@ -352,7 +354,8 @@ def _hint(folder: Path) -> str:
 
 
 def _hint_of_foreign(run: Path) -> str:
-    for folder in sorted(run.glob("checkpoint-*")) if run.is_dir() else []:
+    folders = [path for path in run.glob("checkpoint-*") if not has_manifest(path)] if run.is_dir() else []
+    for folder in sorted(folders, key=lambda path: step_of(path) or 0, reverse=True):
         if hint := _hint(folder):
             return hint
     return ""

@@ -29,7 +29,7 @@ def descriptions() -> dict[str, str]:
     for path in sorted(_HOME.glob("*.yaml")):
         comments = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# ")]
         first = next(line for line in comments if "$schema" not in line).removeprefix("# ")
-        found[path.stem] = first.partition(" Needs: ")[0]
+        found[path.stem] = first.partition(" Needs: ")[0].rstrip(":")
     return found
 
 

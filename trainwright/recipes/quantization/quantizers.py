@@ -14,6 +14,7 @@ from trainwright.recipes.quantization.rounding import (
     blocks_of_weight,
     grid_of,
     grid_of_range,
+    require_torchao,
     rounded,
 )
 from trainwright.recipes.quantization.schemes import Rule
@@ -34,6 +35,7 @@ class WeightQuantizer(nn.Module):
 
     def __init__(self, rule: Rule) -> None:
         super().__init__()
+        require_torchao()
         self.rule = rule
         self.register_buffer("scale", None, persistent=False)
         self.register_buffer("zero_point", None, persistent=False)
@@ -74,6 +76,7 @@ class ActivationQuantizer(nn.Module):
 
     def __init__(self, rule: Rule, device: torch.device | None = None, *, by_sample: bool = False) -> None:
         super().__init__()
+        require_torchao()
         self.rule = rule
         #: A token is one sample: convolutions have no other.
         self.by_sample = by_sample

@@ -36,12 +36,20 @@ try:
             choose_qparams_affine,
             quantize_affine,
         )
-except ImportError as error:
-    raise MissingPackage("Quantization needs the package torchao: pip install 'trainwright[recipes]'.") from error
+except ImportError:
+    # Models without a quantized layer are looked at too, and need nothing of it.
+    choose_qparams_affine = None
 
 FLOAT8 = torch.float8_e4m3fn
 _LARGEST_FLOAT8 = torch.finfo(FLOAT8).max
 _SMALLEST_SCALE = torch.finfo(torch.float32).eps
+
+
+def require_torchao() -> None:
+    """Refuse to quantize where the package that does it is missing."""
+    if choose_qparams_affine is None:
+        raise MissingPackage("Quantization needs the package torchao: pip install 'trainwright[recipes]'.")
+
 
 #: Scale and zero point, one for each block.
 Grid = tuple[Tensor, Tensor]
