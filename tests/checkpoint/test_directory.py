@@ -21,13 +21,14 @@ from trainwright.checkpoint.saver import SaveJob, Saver
 from trainwright.core.events import RunEvents
 
 OWNER = Owner(RunIdentity.new())
+STATE = '{"global_step": 1, "log_history": []}'
 
 
 def write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("words")
 
 
-def save(run: Path, step: int, text: str = "{}", saver: Saver | None = None) -> None:
+def save(run: Path, step: int, text: str = STATE, saver: Saver | None = None) -> None:
     job = SaveJob(
         checkpoint_path(run, step),
         step,
@@ -125,7 +126,7 @@ def test_a_passing_fault_is_tried_again(tmp_path: Path, monkeypatch: pytest.Monk
         calls.append(1)
         if len(calls) < 3:
             raise OSError(5, "Input/output error")
-        return "{}"
+        return STATE
 
     saver = Saver(RunEvents())
     saver.save(SaveJob(tmp_path / "checkpoint-1", 1, lambda folder: None, texts={"a.json": at_third}), background=False)
@@ -157,8 +158,8 @@ def test_a_slow_disk_is_waited_for_once_and_not_for_every_file(tmp_path: Path, m
 
 def test_the_same_step_may_be_saved_again(tmp_path: Path) -> None:
     make(tmp_path, 5)
-    save(tmp_path, 5, "new")
-    assert (tmp_path / "checkpoint-5/trainer_state.json").read_text() == "new"
+    save(tmp_path, 5, f"{STATE} ")
+    assert (tmp_path / "checkpoint-5/trainer_state.json").read_text() == f"{STATE} "
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-5"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import time
@@ -19,6 +20,7 @@ from tests.faults import runner
 from tests.forging import forge
 from trainwright import get_last_checkpoint
 from trainwright.checkpoint.manifest import problems_of
+from trainwright.core.json_files import read_json
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +90,36 @@ def endless_device(checkpoint: Path) -> None:
     listing({"model.safetensors": {"size": 0, "sha256": "0" * 64}})(checkpoint)
 
 
+def state(name: str, **changes: Any) -> Callable[[Path], None]:
+    """Change a state file, and its hash in the manifest with it."""
+
+    def replace(checkpoint: Path) -> None:
+        contents = {**json.loads((checkpoint / name).read_text()), **changes}
+        rewrite(checkpoint, name, json.dumps({key: value for key, value in contents.items() if value != "gone"}))
+
+    return replace
+
+
+def rewrite(checkpoint: Path, name: str, text: str) -> None:
+    (checkpoint / name).write_text(text)
+    files = json.loads((checkpoint / "manifest.json").read_text())["files"]
+    files[name] = {"size": len(text), "sha256": hashlib.sha256(text.encode()).hexdigest()}
+    forge(checkpoint, files=files)
+
+
 DAMAGES: dict[str, Callable[[Path], Any]] = {
+    "no file listed": listing({}),
+    "a run that began never": lambda checkpoint: forge(checkpoint, run={"id": "0123abcd", "began": 10**400}),
+    "a state that is a list": lambda checkpoint: rewrite(checkpoint, "trainer_state.json", "[]"),
+    "an empty state": lambda checkpoint: rewrite(checkpoint, "trainer_state.json", "{}"),
+    "a state of nothing": lambda checkpoint: rewrite(checkpoint, "training_state.json", "null"),
+    "a deep state": lambda checkpoint: rewrite(checkpoint, "training_state.json", "[" * 100_000),
+    "a negative step": state("trainer_state.json", global_step=-5),
+    "a step of 1e30": state("trainer_state.json", global_step=1e30),
+    "a step of NaN": state("trainer_state.json", global_step=math.nan),
+    "data as a list": state("training_state.json", data=[]),
+    "random numbers as text": state("training_state.json", random="x"),
+    "no optimizer": state("training_state.json", optimizer="gone"),
     "a list": lambda checkpoint: (checkpoint / "manifest.json").write_text("[]"),
     "no files": lambda checkpoint: forge(checkpoint, files=None),
     "files as a list": lambda checkpoint: forge(checkpoint, files=["model.safetensors"]),
@@ -132,3 +163,33 @@ def test_a_run_directory_whose_own_record_was_tampered_with(folder: Path, finish
     assert runner.trained(folder) == finished[1]
     written = json.loads((folder / "run.json").read_text())
     assert len(written["id"]) == 8
+
+
+NAMES = ("config.yaml", "env.json", "events.jsonl", "metrics.jsonl", "trainer_state.json", "run.json", "preempted.json")
+
+
+def test_links_in_a_run_directory_lead_nowhere(folder: Path, tmp_path: Path, finished: tuple[Path, str]) -> None:
+    outside = tmp_path / "outside.txt"
+    outside.write_text("mine")
+    for name in NAMES:
+        for place in (folder / name, folder / f".{name}.writing"):
+            place.unlink(missing_ok=True)
+            place.symlink_to(outside)
+    assert runner.trained(folder) == finished[1]
+    assert outside.read_text() == "mine"
+
+
+@pytest.mark.timeout(60)
+def test_pipes_in_a_run_directory_are_not_waited_for(folder: Path, finished: tuple[Path, str]) -> None:
+    for name in NAMES:
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+    assert runner.trained(folder) == finished[1]
+
+
+def test_a_folder_in_place_of_a_file_costs_no_descriptor(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        with pytest.raises(ValueError, match="not a regular file"):
+            read_json(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) <= before + 1

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def test_what_is_published_can_be_read_whatever_its_files_are_called(
     run = tmp_path_factory.mktemp("run")
 
     def fill(folder: Path) -> None:
-        for name in names:
+        for name in (*names, "one.txt"):
             try:
                 folder.joinpath(name).write_text("x")
             except (OSError, ValueError):
@@ -130,6 +131,46 @@ def test_what_cannot_be_read_back_is_refused_when_it_is_written(
     named = "\n".join(left_out(folder))
     assert all(word in named for word in ("latin-\\udce9.txt", "pipe", "nowhere", "back\\slash"))
     assert "pipe (it is not a regular file)" in caplog.text
+
+
+@pytest.mark.parametrize("way", ["file", "link", "folder", "pipe"])
+@pytest.mark.parametrize("name", ["manifest.json", "optimizer.safetensors"])
+def test_names_that_a_checkpoint_needs_for_itself_are_not_given_away(tmp_path: Path, name: str, way: str) -> None:
+    outside = tmp_path / "outside.txt"
+    outside.write_text("mine")
+
+    class Greedy(Processor):
+        def save_pretrained(self, folder: str) -> None:
+            path = Path(folder, name)
+            if way == "file":
+                path.write_text("x")
+            elif way == "link":
+                path.symlink_to(outside)
+            elif way == "folder":
+                (path / "deeper").mkdir(parents=True)
+            else:
+                os.mkfifo(path)
+
+    build(tmp_path / "run", Greedy(), max_steps=3).train()
+    (checkpoint,) = list_checkpoints(tmp_path / "run")
+    assert problems_of(checkpoint) == []
+    assert f"it wrote {name}, a name that a checkpoint needs for itself" in left_out(tmp_path / "run")[0]
+    assert outside.read_text() == "mine"
+
+
+def test_a_system_that_gives_no_more_threads_gets_its_checkpoints_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "trainwright-save":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    build(tmp_path / "run", max_steps=3).train()
+    assert [path.name for path in list_checkpoints(tmp_path / "run")] == ["checkpoint-3"]
 
 
 # ---- failures

@@ -19,6 +19,7 @@ from trainwright.engines.torch.memory import is_out_of_memory, release_memory
 from trainwright.engines.torch.meter import LossMeter, WeightedMean
 from trainwright.engines.torch.moving import from_numpy, move, to_numpy
 from trainwright.engines.torch.nonfinite import GradientCheck, is_bad, skips_on_device
+from trainwright.engines.torch.optim import not_held
 from trainwright.engines.torch.own_time import Untimed, sum_told
 from trainwright.engines.torch.precision import Precision
 from trainwright.engines.torch.schedules import needs_metric
@@ -55,7 +56,7 @@ class TorchEngine:
     ) -> None:
         self.device = device
         self.strategy = strategy or Strategy()
-        self._set_grads_to_none = set_grads_to_none
+        self._zeroing = {} if set_grads_to_none else {"set_to_none": False}
         self.precision = precision
         self.backend: Backend = backend or SingleProcess()
         self.is_alone = self.backend.world_size == 1
@@ -103,8 +104,7 @@ class TorchEngine:
         self._scheduled = getattr(scheduler, "optimizer", optimizer)
         # A second train() of the same Trainer is a run of its own.
         self.meter = LossMeter(skip_nonfinite=self.meter.skip_nonfinite)
-        self._grad_norm = self._step_lr = None
-        self.was_bad = False
+        self._grad_norm, self._step_lr, self.was_bad = None, None, False
         # The kernel takes plain tensors or sharded ones, not both.
         alone = not (self.strategy.is_sharded or self.strategy.updates_by_itself)
         self._skips_on_device = skips_on_device(optimizer) and alone
@@ -118,6 +118,7 @@ class TorchEngine:
         # In the model's order, not the optimizer's: a norm's last bit depends on the order of summation.
         trained = [p for p in model.parameters() if (p.requires_grad if known is None else p in known)]
         self.parameters = trained + self.extra_parameters
+        self._cleared_by_us = [] if self.strategy.updates_by_itself else not_held(self.optimizer, trained)
         self._gradient_check = GradientCheck(self.parameters)
         keeps_random = self.boundary.keeps_random if hasattr(self, "boundary") else True
         # By the names under which weights are stored: a checkpoint puts buffers of the last boundary into their place.
@@ -295,10 +296,9 @@ class TorchEngine:
                 group["lr"] = rate
 
     def clear_gradients(self) -> None:
-        if self._set_grads_to_none:
-            self.optimizer.zero_grad()
-        else:
-            self.optimizer.zero_grad(set_to_none=False)
+        self.optimizer.zero_grad(**self._zeroing)
+        for parameter in self._cleared_by_us:
+            parameter.grad = None
 
     def train_mode(self) -> None:
         self.model.train()

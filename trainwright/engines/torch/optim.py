@@ -31,6 +31,12 @@ _RUN_OWNED = {
 _NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
 
 
+def not_held(optimizer: Any, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+    """List the ``parameters`` that ``optimizer`` does not update."""
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return [p for p in parameters if id(p) not in held]
+
+
 def decay_parameter_names(model: nn.Module) -> list[str]:
     """Names of parameters that decay: all but biases and what belongs to a normalisation layer.
 
