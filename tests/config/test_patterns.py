@@ -62,6 +62,20 @@ def test_usual_patterns_mean_what_they_mean_to_re(pattern: str) -> None:
         assert ours.search(name) == bool(theirs.search(name)), name
 
 
+#: Flags for a part of a pattern, with texts on which they matter.
+FLAGGED = [
+    *((r"(?a:\w)", "é"), (r"(?a:\w+)\.x", "é.x"), (r"(?a:\B)", "éa"), (r"(?a:a\b)", "aé"), (r"(?a:[\w.])", "é")),
+    *((r"(?i)(?-i:b)", "B"), (r"(?i)a(?-i:[ab])", "AB"), (r"(?i)(?-i:Layer)norm", "LayerNORM"), (r"(?i:K)", "\u212a")),
+    *((r"(?ia:k)", "\u212a"), (r"(?a)(?u:\w)", "é"), (r"(?s)(?-s:.)", "\n"), (r"(?m)a\n(?-m:^)b", "a\nb")),
+]
+
+
+@pytest.mark.parametrize(("pattern", "text"), FLAGGED)
+def test_flags_of_a_part_mean_what_they_mean_to_re(pattern: str, text: str) -> None:
+    assert Pattern(pattern).match(text) == bool(re.match(pattern, text))
+    assert Pattern(pattern).fullmatch(text) == bool(re.fullmatch(pattern, text))
+
+
 singles = st.sampled_from(
     ["a", "b", ".", "[ab]", "[^a]", r"\d", r"\w", r"\.", "^", "$", r"\b", r"\B", "ab", "(?<=a)", "(?<!ab)"]
 )
@@ -134,6 +148,9 @@ def test_a_pattern_with_endless_ways_ends(pattern: str) -> None:
         ("a{99999999999}", "is not a regular expression"),
         ("(" * 900 + ")" * 900, "too many brackets inside each other"),
         ("a" * 5000, "of 5000 characters is too long"),
+        ("(?<=a|bc)d", "a look-behind, .* must have one length; write one look-behind for each"),
+        ("(?<!a*)d", "must have one length"),
+        (r"x(?!(?<=\b|y))", "must have one length"),
         ("(?:.(?=(?:.(?=(?:.(?=.*))*))*))*x", "repeats what repeats itself"),
     ],
 )
@@ -141,6 +158,27 @@ def test_a_pattern_with_endless_ways_ends(pattern: str) -> None:
 def test_what_cannot_be_matched_is_refused_with_a_way_out(pattern: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Pattern(pattern).match("abcab" * 50)
+
+
+#: Few repeats, each of which tries hundreds of alternatives or a long sequence.
+WIDE = [
+    "(?:.*(?=.*(?=.*(?=.*(?:"
+    + "|".join(f"[^{a}]{b}*." for a in "zyxwvu" for b in "abcdefghijklmnopqrstuvwxyz")
+    + ")!))))",
+    "(?:.*(?=.*(?=.*(?=.*(" + "(?:a|b)?" * 200 + ")!))))",
+    "(?:.*(?=.*(?=.*(?=.*(" + "a?.?" * 400 + ")!))))",
+]
+
+
+@pytest.mark.timeout(8)
+@pytest.mark.parametrize("pattern", WIDE, ids=["alternatives", "groups", "a sequence"])
+def test_wide_patterns_are_refused_at_once(pattern: str) -> None:
+    with pytest.raises(ValueError, match="takes too long"):
+        Pattern(pattern).search("model.layers.31.self_attn.q_proj.weight" * 6)
+
+
+def test_a_long_text_is_no_obstacle_to_an_ordinary_pattern() -> None:
+    assert Pattern(r"(?!head)(\w+\.)*(weight|bias)$").match("layer." * 2_000 + "weight")
 
 
 @pytest.mark.timeout(30)

@@ -95,6 +95,63 @@ def test_commands_keep_what_is_harmless() -> None:
     assert masked_command(words) == words
 
 
+PLAIN = "plain secret word"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({"hub_token": PLAIN, "n": 3}),
+        json.dumps(json.dumps({"hub_token": PLAIN, "n": 3})),
+        json.dumps({"hub_token": f'a"b {PLAIN}\\', "n": 3}),
+        json.dumps(json.dumps({"hub_token": f'a"b {PLAIN}\\', "n": 3})),
+        json.dumps({"hub_token": ["a", PLAIN], "n": 3}),
+        json.dumps({"hub_token": {"a": PLAIN}, "n": 3}),
+        f"{{'hub_token': 'it''s {PLAIN}', \"n\": 3}}",
+        f"with api_key='{PLAIN}', n: 3",
+        f"n: 3, cut off in hub_token='{PLAIN}",
+    ],
+)
+def test_a_secret_of_several_words_is_hidden_to_its_closing_quote(text: str) -> None:
+    for shown in (
+        redacted(text),
+        redacted(f"training={text}"),
+        *masked_command(["train.py", text, f"training={text}"]),
+    ):
+        assert not any(word in shown for word in PLAIN.split()), shown
+    assert "3" in redacted(text)
+    assert "3" in masked_command([f"training={text}"])[0]
+
+
+@pytest.mark.parametrize("pair", [f"hub_token: {PLAIN}", f"hub_token: [a b, {PLAIN}]", f"hub_token: 'one\n{PLAIN}'"])
+def test_a_secret_of_several_words_in_braces_is_hidden(pair: str) -> None:
+    shown = masked_command(["train", f"training={{{pair}, lr: 3}}"])
+    assert not any(word in shown[1] for word in PLAIN.split())
+    assert shown[1].startswith("training={hub_token: ")
+    assert shown[1].endswith(", lr: 3}")
+
+
+def test_a_secret_that_looks_like_an_option_is_hidden() -> None:
+    assert masked_command(["--training.hub_token", "--plain", "--lr", "3"]) == [
+        "--training.hub_token", "***", "--lr", "3",
+    ]  # fmt: skip
+    assert "hunter2" not in masked_command(["--token", "--password", "hunter2"])
+    assert masked_command(["--use_auth_token", "--lr", "3"]) == ["--use_auth_token", "--lr", "3"]
+
+
+@pytest.mark.parametrize("name", ["CREDS", "AWS_CREDS", "awscreds", "GIT_CRED", "DB_PW", "PGPASS", "my.credentials"])
+def test_short_names_of_secrets_are_known(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "user1:zq9Kx2Lm")
+    assert redacted("x user1:zq9Kx2Lm y") == "x *** y"
+    assert redacted_values({name: "abc"}) == {name: "***"}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\\n"])
+def test_each_line_of_a_secret_of_many_lines_is_hidden(monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    monkeypatch.setenv("SIGNING_KEY", end.join(["--- mine ---", "line1secret", "  line2secret", "end"]))
+    assert redacted("at line2secret, then line1secret in the end") == "at ***, then *** in the end"
+
+
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text("abc xyz", max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", max_size=4), inner, max_size=3),

@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import random
+import secrets
+import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from secrets import randbelow
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -201,6 +207,169 @@ def test_the_look_for_a_batch_that_fits_draws_nothing(tmp_path: Path) -> None:
         weights(trained(tmp_path / str(cut), Cuttable(), micro_batch=cut, save_strategy="no")) for cut in ("auto", None)
     ]
     assert_equal(*ends)
+
+
+# ---- places that are easily overlooked
+
+
+class InClass:
+    rng = random.Random(4)
+
+
+class OfThread(threading.local):
+    def __init__(self) -> None:
+        self.rng = random.Random(1)
+
+
+_cache: dict[str, random.Random] = {}
+_made_late: random.Random | None = None
+_of_thread, _beside = OfThread(), SimpleNamespace(rng=random.Random(3))
+
+
+def from_class() -> float:
+    return InClass.rng.random()
+
+
+def by_helper() -> float:
+    return from_class()
+
+
+def from_cache() -> float:
+    return _cache.setdefault("rng", random.Random(9)).random()
+
+
+def made_late() -> float:
+    global _made_late
+    _made_late = _made_late or random.Random(8)
+    return _made_late.random()
+
+
+def from_namespace() -> float:
+    return _beside.rng.random()
+
+
+def from_thread() -> float:
+    return _of_thread.rng.random()
+
+
+def closed_over_thread() -> Callable[[], float]:
+    local = threading.local()
+    local.rng = random.Random(2)
+
+    def draw() -> float:
+        return local.rng.random()
+
+    return draw
+
+
+#: name -> the function that draws, made anew as in a new process
+OVERLOOKED: dict[str, Callable[[], Callable[[], float]]] = {
+    "a bound method": lambda: random.Random(7).random,
+    "a class attribute": lambda: from_class,
+    "a helper's class": lambda: by_helper,
+    "a cache": lambda: from_cache,
+    "a global made late": lambda: made_late,
+    "a namespace": lambda: from_namespace,
+    "a thread's own": lambda: from_thread,
+    "a closed-over thread's own": closed_over_thread,
+}
+
+
+class Drawing(OwnRows):
+    def __init__(self, draw: Callable[[], float]) -> None:
+        super().__init__(None)
+        self.draw = draw
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {**self.rows[index], "x": self.rows[index]["x"] + self.draw()}
+
+
+def begin_anew() -> None:
+    """Put everything at the level of this module to where a new process has it."""
+    global _made_late
+    _made_late = None
+    _cache.clear()
+    InClass.rng, _beside.rng, _of_thread.rng = random.Random(4), random.Random(3), random.Random(1)
+
+
+def drawn(folder: Path, make: Callable[[], Callable[[], float]], **extra: Any) -> Trainer:
+    begin_anew()
+    torch.manual_seed(0)
+    trainer = Trainer(Net(), arguments(folder, **{"max_steps": 8, **extra}), train_dataset=Drawing(make()))
+    trainer.train(resume_from_checkpoint="auto")
+    return trainer
+
+
+@pytest.mark.parametrize("name", OVERLOOKED)
+def test_generators_in_odd_places_go_on_after_a_resume(name: str, tmp_path: Path) -> None:
+    whole = drawn(tmp_path, OVERLOOKED[name])
+    shutil.rmtree(tmp_path / "checkpoint-8")
+    resumed = drawn(tmp_path, OVERLOOKED[name])
+    assert resumed.state.global_step == 8
+    assert_equal(weights(resumed), weights(whole))
+    assert not [event for event in events(tmp_path) if event["kind"] == "not_exact"]
+
+
+def from_urandom() -> float:
+    return os.urandom(1)[0] / 255
+
+
+def by_urandom() -> float:
+    return from_urandom()
+
+
+def from_system() -> float:
+    return random.SystemRandom().random()
+
+
+ASKING: dict[str, tuple[Callable[[], float], str]] = {
+    "secrets": (lambda: secrets.randbelow(100) / 100, "by secrets.randbelow"),
+    "imported by name": (lambda: randbelow(100) / 100, "by secrets.randbelow"),
+    "os.urandom, in a helper": (by_urandom, "by os.urandom"),
+    "random.SystemRandom": (from_system, "by random.SystemRandom"),
+    "a clock": (lambda: time.perf_counter_ns() % 997 / 997, "gives another batch each time"),
+}
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_code_that_asks_the_system_or_the_clock_is_named_at_the_start(name: str, tmp_path: Path) -> None:
+    draw, words = ASKING[name]
+    drawn(tmp_path, lambda: draw, max_steps=1)
+    said = [event["message"] for event in events(tmp_path) if event["kind"] == "not_exact"]
+    assert len(said) == 1
+    assert words in said[0]
+
+
+def scratch_name() -> str:
+    return secrets.token_hex(4)
+
+
+_numbers = itertools.count()
+
+
+class Measuring(OwnRows):
+    """Asks clock and system for what does not change its samples."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.scratch, self.seconds, self.number = scratch_name(), 0.0, next(_numbers)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        began = time.perf_counter()
+        sample = self.rows[index]
+        self.seconds += time.perf_counter() - began
+        return sample
+
+
+class Timing(TrainerCallback):
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.seen = (time.time(), secrets.token_hex(4))
+
+
+def test_clocks_that_measure_and_names_of_files_are_no_reason_to_warn(tmp_path: Path) -> None:
+    args = arguments(tmp_path, max_steps=2, exact="require")
+    Trainer(Net(), args, train_dataset=Measuring(), callbacks=[Timing()]).train()
+    assert not [event for event in events(tmp_path) if event["kind"] == "not_exact"]
 
 
 # ---- several processes

@@ -18,8 +18,10 @@ from re import _compiler, _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
 _LONGEST = 2_000
-#: For one name; an ordinary pattern takes some tens.
-_MOST_STEPS = 100_000
+#: For one name; an ordinary pattern takes some tens, and a million take about a second.
+_MOST_STEPS = 1_000_000
+#: A step in a longer text takes as many times as long.
+_LONG_TEXT = 2_000
 _REFUSED = {
     _constants.GROUPREF: "a reference to a group, such as \\1,",
     _constants.GROUPREF_EXISTS: "a condition on a group",
@@ -66,9 +68,10 @@ class _Text:
         self.text, self._pattern = text, pattern
         self._known: dict[re.Pattern[str], int] = {}
         self._left = _MOST_STEPS
+        self._cost = 1 + len(text) // _LONG_TEXT
 
     def spend(self) -> None:
-        self._left -= 1
+        self._left -= self._cost
         if self._left < 0:
             raise ValueError(
                 f"{self._pattern!r} repeats what repeats itself, which takes too long: use fewer brackets, or list the "
@@ -78,7 +81,11 @@ class _Text:
     def fitting(self, single: re.Pattern[str]) -> int:
         """Return the places at which ``single`` fits: one character, a word, or a condition on a place."""
         if single not in self._known:
-            self._known[single] = sum(1 << found.start() for found in single.finditer(self.text))
+            self._left -= len(self.text) // 4
+            places = bytearray(b"0") * (len(self.text) + 1)
+            for found in single.finditer(self.text):
+                places[len(self.text) - found.start()] = ord("1")
+            self._known[single] = int(places, 2)
         return self._known[single]
 
 
@@ -90,62 +97,73 @@ def _compiled(pattern: str) -> _Step:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             parsed = _parser.parse(pattern)
-        return _sequence(parsed, parsed.state, parsed.state.flags)
+        return _sequence(parsed, parsed.state.flags)
     except (re.error, OverflowError) as error:
         raise ValueError(f"{pattern!r} is not a regular expression: {error}.") from None
     except RecursionError:
         raise ValueError("the regular expression has too many brackets inside each other.") from None
 
 
-def _sequence(items: Any, state: Any, flags: int) -> _Step:
-    steps = list(_steps(items, state, flags))
+def _sequence(items: Any, flags: int) -> _Step:
+    steps = list(_steps(items, flags))
 
     def run(text: _Text, places: int) -> int:
         for step in steps:
             if not places:
                 break
+            text.spend()
             places = step(text, places)
         return places
 
     return run
 
 
-def _steps(items: Any, state: Any, flags: int) -> Iterator[_Step]:
+def _steps(items: Any, flags: int) -> Iterator[_Step]:
     for is_word, group in groupby(items, lambda item: item[0] is _constants.LITERAL):
         found = list(group)
         if is_word:
             # A word at once: names consist of them. Behind (?=...) because two may overlap.
-            inside = _parser.SubPattern(state, found)
-            word = _compiler.compile(_parser.SubPattern(state, [(_constants.ASSERT, (1, inside))]), flags)
-            yield _moved(word, len(found))
+            inside = _parser.SubPattern(_parser.State(), found)
+            yield _moved(_single(_constants.ASSERT, (1, inside), flags), len(found))
         else:
             for operation, argument in found:
-                yield _step(operation, argument, state, flags)
+                yield _step(operation, argument, flags)
 
 
-def _step(operation: Any, argument: Any, state: Any, flags: int) -> _Step:
+def _step(operation: Any, argument: Any, flags: int) -> _Step:
     if operation in _REFUSED:
         raise re.error(f"{_REFUSED[operation]} cannot be matched in bounded time; write the alternatives out")
     if operation is _constants.SUBPATTERN:
         _, added, removed, inner = argument
-        return _sequence(inner, state, (flags | added) & ~removed)
+        return _sequence(inner, _compiler._combine_flags(flags, added, removed))
     if operation is _constants.BRANCH:
-        return _any_of([_sequence(branch, state, flags) for branch in argument[1]])
+        return _any_of([_sequence(branch, flags) for branch in argument[1]])
     if operation in (_constants.MAX_REPEAT, _constants.MIN_REPEAT):
         least, most, inner = argument
         if most is _constants.MAXREPEAT and least < 2 and len(inner) == 1 and inner[0][0] in _SINGLES:
             (repeated, what), *_ = inner
-            return _starred(_single(repeated, what, state, flags), at_least_once=least == 1)
-        return _repeated(_sequence(inner, state, flags), int(least), int(most))
+            return _starred(_single(repeated, what, flags), at_least_once=least == 1)
+        return _repeated(_sequence(inner, flags), int(least), int(most))
     if operation in (_constants.ASSERT, _constants.ASSERT_NOT):
         direction, inner = argument
-        width = inner.getwidth()[0] if direction < 0 else None
-        return _looking(_sequence(inner, state, flags), width, operation is _constants.ASSERT)
-    return _moved(_single(operation, argument, state, flags), int(operation is not _constants.AT))
+        width = _fixed_width(inner) if direction < 0 else None
+        return _looking(_sequence(inner, flags), width, operation is _constants.ASSERT)
+    return _moved(_single(operation, argument, flags), int(operation is not _constants.AT))
 
 
-def _single(operation: Any, argument: Any, state: Any, flags: int) -> re.Pattern[str]:
-    return _compiler.compile(_parser.SubPattern(state, [(operation, argument)]), flags)
+def _single(operation: Any, argument: Any, flags: int) -> re.Pattern[str]:
+    # A state of its own: that of the whole pattern would bring back the flags that (?-i:...) and (?a:...) take away.
+    return _compiler.compile(_parser.SubPattern(_parser.State(), [(operation, argument)]), flags)
+
+
+def _fixed_width(behind: Any) -> int:
+    least, most = behind.getwidth()
+    if least != most:
+        raise re.error(
+            "what a look-behind, (?<=...) or (?<!...), looks for must have one length; write one look-behind for each "
+            "length"
+        )
+    return int(least)
 
 
 def _moved(single: re.Pattern[str], width: int) -> _Step:
@@ -156,6 +174,7 @@ def _any_of(branches: list[_Step]) -> _Step:
     def run(text: _Text, places: int) -> int:
         found = 0
         for branch in branches:
+            text.spend()
             found |= branch(text, places)
         return found
 
@@ -199,13 +218,14 @@ def _looking(inner: _Step, width: int | None, wanted: bool) -> _Step:
 
     def run(text: _Text, places: int) -> int:
         found = 0
-        for index in range(len(text.text) + 1):
-            if places >> index & 1:
-                text.spend()
-                start = index - (width or 0)
-                ends = inner(text, 1 << start) if start >= 0 else 0
-                fits = ends != 0 if width is None else bool(ends >> index & 1)
-                found |= int(fits is wanted) << index
+        while places:
+            index = (places & -places).bit_length() - 1
+            places &= places - 1
+            text.spend()
+            start = index - (width or 0)
+            ends = inner(text, 1 << start) if start >= 0 else 0
+            fits = ends != 0 if width is None else bool(ends >> index & 1)
+            found |= int(fits is wanted) << index
         return found
 
     return run

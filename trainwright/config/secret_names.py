@@ -25,8 +25,9 @@ def _set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-_ALWAYS = _set("password passwords passwd passphrase passcode pwd secret secrets otp totp credential credentials")
+_ALWAYS = _set("password passwords passwd passphrase passcode pwd pw pswd secret secrets otp totp cred mnemonic")
 _ALWAYS_ENDINGS = ("password", "passwd", "passphrase", "passcode", "pwd", "secret", "userpass", "dbpass", "sshpass")
+_ALWAYS_ENDINGS += ("pgpass", "creds", "credential", "credentials")
 _SURE = _set("webhook cookie cookies dsn jwt auth oauth authorization bearer csrf")
 _SURE_ENDINGS = ("token", "apikey", "accesskey", "secretkey", "privatekey", "accountkey", "sessionid", "authkey")
 _LIKELY = _set("key session sig signature pat sas sessid sid nonce")

@@ -18,8 +18,14 @@ from trainwright.config.secret_names import Secrecy, secrecy
 
 MASK = "***"
 
-_NAME_BEFORE = re.compile(r"""(?<![\w.-])([A-Za-z_][\w.-]{1,80})(["']?[ \t]{0,3}(?:=(?!=)|:)[ \t]{0,3}["']?)""")
-_VALUE = re.compile(r"""(?:(?:basic|bearer|token|digest)[ \t])?[^\s"',;&]{1,4096}""", re.IGNORECASE)
+_NAME_BEFORE = re.compile(r"""(?<![\w.-])([A-Za-z_][\w.-]{1,80})(\\*["']?[ \t]{0,3}(?:=(?!=)|:)[ \t]{0,3})(\\*["'])?""")
+_VALUE = re.compile(
+    r"""\[[^\]\n]{0,4096}\]?|\{[^}\n]{0,4096}\}?|(?:(?:basic|bearer|token|digest)[ \t])?[^\s"',;&]{1,4096}""",
+    re.IGNORECASE,
+)
+#: The value of {name: value} on a command line, which may be several words.
+_VALUE_IN_BRACES = re.compile(r"""\[[^\]]{0,4096}\]?|\{[^}]{0,4096}\}?|[^"',}\]\n][^,}\]\n]{0,4096}""")
+_QUOTE = re.compile(r"""\\*["']|\n""")
 #: Alone before a colon, other words are words of a sentence: "unknown token: x", "in the first pass: y".
 _BEFORE_A_COLON = {"password", "passwd", "passphrase", "passcode", "pwd", "apikey", "authorization", "cookie"}
 _PLACEHOLDER = re.compile(r"<[A-Z_]+>")
@@ -27,6 +33,9 @@ _SPECIAL_TOKEN = re.compile(r"<[^<>\s]{1,40}>|\[[A-Za-z_0-9]{1,40}\]")
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 _ORDINARY = re.compile(r"[A-Z]?[a-z]*(?:[ _.:/-]+[A-Z]?[a-z]+)*")
 _SWITCHES = {"", "true", "false", "yes", "no", "on", "off", "none", "null", "auto", "True", "False", "None"}
+_OPTION = re.compile(r"--?[^\W\d]")
+#: Options that say yes or no, such as --use_auth_token: what follows is not theirs.
+_SWITCH = re.compile(r"--?(?:use|no|skip|with|without|has|is|ask|require)[-_]")
 #: Shorter values of environment variables are words like "true"; masking them would only spoil other text.
 _SHORTEST = 8
 #: Folders, whatever their names end in.
@@ -73,15 +82,21 @@ def masked_command(argv: list[str]) -> list[str]:
     shown: list[str] = []
     option: str | None = None
     for word in argv:
-        if option is not None and not word.startswith("--"):
-            # The value of the option before it, even if it begins with a dash.
+        if option is not None:
+            # The value of the option before it, even if it begins with dashes.
             shown.append(MASK if _is_secret(option, word) else redact(word))
-            option = None
+            # Unless the option was a switch: then it may be the name of the next secret.
+            option = word if word.startswith("--") and _takes_a_secret(word) else None
             continue
         shown.append(redact(_without_named_secret(word)))
-        is_option = word.startswith("-") and "=" not in word and not _NUMBER.fullmatch(word)
-        option = word if is_option and is_secret_name(word) else None
+        option = word if _takes_a_secret(word) else None
     return shown
+
+
+def _takes_a_secret(word: str) -> bool:
+    """Return True for an option whose value, the next word, is likely to be secret."""
+    is_option = _OPTION.match(word) is not None and "=" not in word
+    return is_option and is_secret_name(word) and not _SWITCH.match(word)
 
 
 def _without_named_secret(word: str) -> str:
@@ -92,7 +107,7 @@ def _without_named_secret(word: str) -> str:
         # A name, and not a text or an address that goes on until here: those have pairs of their own.
         if re.fullmatch(r"[\w.\-/]+", part) and _is_secret(part, rest):
             return "=".join([*parts[: index + 1], MASK])
-    return word
+    return _without_pairs(word, certain=False, is_argument=True) if "{" in word else word
 
 
 def _is_secret(name: str, value: str, *, certain: bool = False) -> bool:
@@ -115,7 +130,13 @@ def _redactor(certain: bool) -> Callable[[str], str]:
 
 @lru_cache(maxsize=16)
 def _known_values(named: frozenset[tuple[str, str]]) -> re.Pattern[str] | None:
-    values = {value for name, value in named if name not in _FOLDERS and _is_known_secret(name, value)}
+    values = {
+        part
+        for name, value in named
+        # A key of many lines is often shown line by line.
+        for part in (value, *(line.strip() for line in re.split(r"\n|\\n", value)))
+        if name not in _FOLDERS and _is_known_secret(name, part)
+    }
     # Inside JSON a secret with quotes, backslashes or accents is spelled differently.
     spellings = values | {json.dumps(value)[1:-1] for value in values}
     # The longest first: one secret may begin like another.
@@ -142,20 +163,43 @@ def _hide_once(known: re.Pattern[str] | None, certain: bool, text: str) -> str:
 _hide_again = lru_cache(maxsize=4096)(_hide_once)
 
 
-def _without_pairs(text: str, certain: bool) -> str:
+def _without_pairs(text: str, certain: bool, *, is_argument: bool = False) -> str:
     """Return ``text`` with values hidden that stand behind ``name=`` or ``name:``."""
     shown: list[str] = []
     done = 0
     for found in _NAME_BEFORE.finditer(text) if "=" in text or ":" in text else ():
-        name, between, start = found[1], found[2], found.end()
-        is_word = name.isalpha() and name.lower() not in _BEFORE_A_COLON and between[0] not in "\"'"
-        if start < done or not is_secret_name(name) or (":" in between and is_word):
+        name, between, quote = found.groups()
+        is_word = name.isalpha() and name.lower() not in _BEFORE_A_COLON and between[0] not in "\\\"'"
+        if found.end() < done or not is_secret_name(name) or (":" in between and is_word):
             continue
-        value = _VALUE.match(text, start)
-        if value is not None and _is_secret(name, value[0].rstrip("`)]}>.:"), certain=certain):
-            shown += [text[done:start], MASK]
-            done = value.end()
+        end = _value_end(text, found.end(), quote, is_argument)
+        value = text[found.end() : end]
+        value = value if quote else value.strip().rstrip("`)]}>.:")
+        if end > found.end() and _is_secret(name, value, certain=certain):
+            shown += [text[done : found.end()], MASK]
+            done = end
     return "".join([*shown, text[done:]])
+
+
+def _value_end(text: str, start: int, quote: str | None, is_argument: bool) -> int:
+    """Return the place behind a value: that of the closing quote, or of the end of the line where none closes it."""
+    if quote is None:
+        value = (_VALUE_IN_BRACES if is_argument else _VALUE).match(text, start)
+        return start if value is None else value.end()
+    # In JSON within JSON a quote is \\", and one inside the value \\\\\\": that many more backslashes.
+    level = len(quote)
+    skipped = -1
+    for found in _QUOTE.finditer(text, start):
+        if found[0] == "\n" and not is_argument:
+            return found.start()
+        if found.start() == skipped or found[0][-1] != quote[-1] or len(found[0]) % (2 * level) != level % (2 * level):
+            continue
+        if quote == "'" and found.start() > start and text.startswith("'", found.end()):
+            # YAML writes a quote inside quotes twice.
+            skipped = found.end()
+            continue
+        return found.end() - level
+    return len(text)
 
 
 def _redact(data: Any, redact: Callable[[str], str], certain: bool) -> Any:

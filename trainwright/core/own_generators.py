@@ -1,7 +1,7 @@
 """Random generators that users' objects keep for themselves: where they are, and their states together.
 
 Looked for in attributes (``__dict__`` and slots, so no property runs), plain containers, what functions close over or
-find beside them in their module, and in classes; not deeper and not more than a look before a training may cost.
+name in their module, and in classes; not deeper and not more than a look before a training may cost.
 """
 
 from __future__ import annotations
@@ -9,26 +9,38 @@ from __future__ import annotations
 import functools
 import random
 import sys
+import threading
 import types
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from trainwright.core import generators
+from trainwright.core.holding import (
+    CONTAINERS,
+    asks_the_clock,
+    asks_the_system,
+    attributes,
+    held_by_class,
+    is_a,
+    is_module,
+    is_users,
+    items,
+    methods,
+    named_by,
+    slots,
+)
 
-#: Attributes and items on the way to a generator, things looked at, and items of one container looked at.
-_DEEPEST, _MOST, _ITEMS = 8, 50_000, 64
+#: Attributes and items on the way to a generator, and things looked at.
+_DEEPEST, _MOST = 8, 50_000
 #: Libraries whose objects neither draw numbers nor lead to any.
 _PASSED_BY = {"logging", "threading", "_thread", "multiprocessing", "concurrent", "asyncio", "subprocess", "socket"}
 _PASSED_BY |= {"queue", "pathlib", "re", "io", "_io", "enum", "datetime", "typing", "ctypes", "weakref", "_weakref"}
 _PASSED_BY |= {"abc", "inspect", "tokenizers", "pyarrow"}
-_CONTAINERS = (list, tuple, set, frozenset, deque, dict)
-_CALLED = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, type, types.ModuleType)
-#: Attributes of a torch module that hold its parameters and submodules, which are looked at by their own names.
-_OF_MODULE = frozenset(("_parameters", "_buffers", "_modules"))
+_BOUND = (types.BuiltinMethodType, types.MethodWrapperType)
+_CALLED = (types.FunctionType, types.MethodType, *_BOUND, functools.partial)
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, bytearray, range, slice, types.ModuleType)
 
 _PYTHONS, _NUMPYS = random._inst, np.random.mtrand._rand  # type: ignore[attr-defined]
 
@@ -41,18 +53,23 @@ class Findings(NamedTuple):
     generators: dict[str, Any]
     #: What draws or moves on and cannot be read, with the reason.
     unknown: dict[str, str]
+    #: Code that names a clock, by which it may draw or measure.
+    clocks: list[str]
 
 
-def look(roots: Mapping[str, Any], *, iterators: bool = True, passed_by: Iterable[Any] = ()) -> Findings:
+def look(
+    roots: Mapping[str, Any], *, iterators: bool = True, calls: bool = False, passed_by: Iterable[Any] = ()
+) -> Findings:
     """The generators that can be reached from ``roots``, each once, under the first path that leads to it.
 
-    ``iterators``: what is in the midst of an iteration is unknown too. Nothing in ``passed_by`` is looked at.
+    ``iterators``: what is in the midst of an iteration is unknown too. ``calls``: and so is code of the user's that
+    asks the operating system. Nothing in ``passed_by`` is looked at.
 
     >>> found = look({"sampler": types.SimpleNamespace(tools=[random.Random(1)], secret=random.SystemRandom())})
     >>> list(found.generators), list(found.unknown)
     (['sampler.tools[0]'], ['sampler.secret'])
     """
-    search = _Search(iterators, passed_by)
+    search = _Search(iterators, calls, passed_by)
     for name, root in roots.items():
         search.visit(root, name, 0)
     return search.findings
@@ -81,7 +98,7 @@ class OwnGenerators:
     def look_again(self) -> None:
         """Find what is there now."""
         if self._roots is not None:
-            self.found, self.unknown = look(self._roots(), **self._options)
+            self.found, self.unknown, _ = look(self._roots(), **self._options)
 
     def look_for_late_ones(self) -> None:
         """Find generators that were made when they were first needed."""
@@ -131,48 +148,70 @@ class OwnGenerators:
 
 
 class _Search:
-    def __init__(self, iterators: bool, passed_by: Iterable[Any]) -> None:
-        self.findings = Findings({}, {})
-        self._iterators = iterators
+    def __init__(self, iterators: bool, calls: bool, passed_by: Iterable[Any]) -> None:
+        self.findings = Findings({}, {}, [])
+        self._iterators, self._calls = iterators, calls
         self._seen = {id(value) for value in passed_by}
         self._classes: set[type] = set()
         self._left = _MOST
 
     def visit(self, value: Any, path: str, depth: int) -> None:
-        if _is(value, _PLAIN) or (_is(value, _CONTAINERS) and not value):
+        if is_a(value, _PLAIN) or (is_a(value, CONTAINERS) and not value):
             return
         if id(value) in self._seen or depth > _DEEPEST or self._left <= 0:
+            return
+        if is_a(value, type):
+            if is_users(value.__module__):
+                self._class(value, path, depth)
             return
         self._seen.add(id(value))
         self._left -= 1
         if self._is_generator(value, path) or _is_numbers(value):
             return
+        if is_a(value, types.FunctionType):
+            self._code(value, path)
         for name, part in _parts(value):
             self.visit(part, f"{path}{name}", depth + 1)
-        if _is_module(value):
+        if is_module(value):
             # By the names that torch gives them, however deep they are.
             for name, module in value.named_modules():
                 self._seen.add(id(module))
-                self.attributes(module, f"{path}.{name}" if name else path, 0)
-        elif not _is(value, (*_CONTAINERS, *_CALLED)):
-            self.attributes(value, path, depth)
+                self._attributes(module, f"{path}.{name}" if name else path, 0)
+        elif not is_a(value, (*CONTAINERS, *_CALLED)):
+            self._attributes(value, path, depth)
 
-    def attributes(self, value: Any, path: str, depth: int) -> None:
-        """List what ``value`` and its class hold."""
+    def _attributes(self, value: Any, path: str, depth: int) -> None:
+        """Visit what ``value`` and its class hold."""
         kind = type(value)
-        if kind.__module__.split(".")[0] in _PASSED_BY:
+        if kind.__module__.split(".")[0] in _PASSED_BY and kind is not threading.local:
             return
-        for name, part in _attributes(value):
+        for name, part in attributes(value):
             self.visit(part, f"{path}.{name}", depth + 1)
-        if kind not in self._classes:
-            self._classes.add(kind)
-            for name, generator in _beside(kind):
-                self.visit(generator, f"{path}.{name}", depth + 1)
+        self._class(kind, path, depth)
+
+    def _class(self, kind: type, path: str, depth: int) -> None:
+        if kind in self._classes:
+            return
+        self._classes.add(kind)
+        for name, part in held_by_class(kind):
+            self.visit(part, f"{path}{name}", depth + 1)
+        for name, method in methods(kind) if self._calls else ():
+            self._code(method, f"{path}.{name}()")
+
+    def _code(self, function: types.FunctionType, path: str) -> None:
+        """Note what ``function`` asks that answers differently each time."""
+        if not self._calls:
+            return
+        asked = asks_the_system(function)
+        if asked is not None:
+            self.findings.unknown[path] = f"it takes numbers from the operating system, by {asked}"
+        if asks_the_clock(function):
+            self.findings.clocks.append(path)
 
     def _is_generator(self, value: Any, path: str) -> bool:
         if _is_global(value):
             return True
-        if _is(value, random.SystemRandom):
+        if is_a(value, random.SystemRandom):
             self.findings.unknown[path] = "it takes its numbers from the operating system"
             return True
         if _is_iterator(value):
@@ -191,15 +230,6 @@ class _Search:
         else:
             self.findings.generators[path] = value
         return True
-
-
-def _is(value: Any, kinds: Any) -> bool:
-    # Unlike `isinstance` it runs no code of a proxy's.
-    return issubclass(type(value), kinds)
-
-
-def _is_module(value: Any) -> bool:
-    return callable(getattr(type(value), "named_modules", None))
 
 
 def _is_global(value: Any) -> bool:
@@ -226,30 +256,23 @@ def _is_iterator(value: Any) -> bool:
 def _sounds_random(value: Any) -> bool:
     """Return True for generators that another library wrote in C: nothing to look into, and a telling name."""
     kind = type(value)
-    if kind.__module__.split(".")[0] in ("builtins", "torch", "numpy") or kind.__dictoffset__ or _slots(kind):
+    if kind.__module__.split(".")[0] in ("builtins", "torch", "numpy") or kind.__dictoffset__ or slots(kind):
         return False
     return any(word in kind.__name__.lower() for word in ("random", "rng"))
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
     """List what lies in a container, and what a function needs."""
-    if _is(value, dict):
-        yield from ((f"[{key!r}]", part) for key, part in _first(value.items()))
-    elif _is(value, _CONTAINERS):
-        yield from ((f"[{place}]", part) for place, part in enumerate(_first(value)))
-    elif _is(value, functools.partial):
+    if is_a(value, CONTAINERS):
+        yield from items(value)
+    elif is_a(value, functools.partial):
         yield from ((".func", value.func), (".args", value.args), (".keywords", value.keywords))
-    elif _is(value, types.MethodType):
+    elif is_a(value, types.MethodType):
         yield from ((".__self__", value.__self__), (".__func__", value.__func__))
-    elif _is(value, types.FunctionType):
+    elif is_a(value, _BOUND):
+        yield ".__self__", value.__self__
+    elif is_a(value, types.FunctionType):
         yield from _of_function(value)
-
-
-def _first(items: Any) -> Iterator[Any]:
-    for place, item in enumerate(items):
-        if place == _ITEMS:
-            return
-        yield item
 
 
 def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
@@ -262,64 +285,4 @@ def _of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     yield ".__dict__", vars(function)
     yield ".__defaults__", function.__defaults__
     yield ".__kwdefaults__", function.__kwdefaults__
-    yield from _global_generators(function)
-
-
-def _global_generators(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Generators that lie in the module of ``function`` and that it names."""
-    for name in _names(function.__code__):
-        value = function.__globals__.get(name)
-        if _draws(value):
-            yield f".{name}", value
-
-
-def _draws(value: Any) -> bool:
-    return _is(value, random.Random) or generators.kind_of(value) is not None
-
-
-def _names(code: types.CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _names(constant)
-
-
-def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    try:
-        held = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        held = {}
-    passed_by = _OF_MODULE if _is_module(value) else ()
-    for name, part in list(held.items()) if isinstance(held, dict) else ():
-        if name not in passed_by:
-            yield str(name), part
-    for name, slot in _slots(type(value)):
-        try:
-            yield name, slot.__get__(value)
-        except AttributeError:
-            continue
-
-
-@functools.lru_cache(maxsize=1024)
-def _slots(kind: type) -> tuple[tuple[str, Any], ...]:
-    return tuple(
-        (name, slot)
-        for one in kind.__mro__
-        for name, slot in vars(one).items()
-        if isinstance(slot, types.MemberDescriptorType)
-    )
-
-
-def _beside(kind: type) -> list[tuple[str, Any]]:
-    """Generators that a user's class has as attributes, or that its methods find in their module."""
-    found: dict[str, Any] = {}
-    for one in kind.__mro__:
-        if one.__module__.split(".")[0] in ("builtins", "torch", "numpy", "trainwright", "transformers", "datasets"):
-            continue
-        for name, value in vars(one).items():
-            value = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
-            if _draws(value):
-                found[name] = value
-            if isinstance(value, types.FunctionType):
-                found |= {path.removeprefix("."): generator for path, generator in _global_generators(value)}
-    return list(found.items())
+    yield from named_by(function)

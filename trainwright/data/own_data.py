@@ -142,10 +142,10 @@ def unknown_in(loader: Any, *, by_index: bool) -> list[str]:
             found += _unknown_of_sampler(replay)
         last = list(_parts(loader.batch_sampler))[-1]
         found += _unknown_if_endless(last)
-        found += _said(look({"dataset": loader.dataset, "collator": loader.collate_fn}).unknown)
+        found += _said(look({"dataset": loader.dataset, "collator": loader.collate_fn}, calls=True).unknown)
     else:
         roots = stream_roots(loader)
-        found += _said(look(roots, iterators=not _gives_state(roots)).unknown)
+        found += _said(look(roots, iterators=not _gives_state(roots), calls=True).unknown)
     if getattr(loader, "num_workers", 0) and not getattr(loader, "in_order", True):
         found.append("dataloader_in_order=False: which batches were consumed is not known exactly; leave it at True")
     if (
@@ -158,6 +158,11 @@ def unknown_in(loader: Any, *, by_index: bool) -> list[str]:
             "dataset, or use dataloader_num_workers=0"
         )
     return found
+
+
+def may_ask_the_clock(loader: Any) -> bool:
+    """Return True when code behind a loader by index names a clock, by which it may draw or only measure."""
+    return bool(look({"dataset": loader.dataset, "collator": loader.collate_fn}, calls=True).clocks)
 
 
 def _unknown_of_sampler(replay: Replay) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainwright.config.fields import ours
 from trainwright.core.errors import MissingMetricError
-from trainwright.data.own_data import unknown_in
+from trainwright.data.own_data import may_ask_the_clock, unknown_in
 from trainwright.data.position import LastBatch, starts_by_index
 from trainwright.data.seeding import MapFetch
 from trainwright.loop.fit import best_metric_key
@@ -111,7 +111,7 @@ def _reasons_to_be_inexact(trainer: Any, loader: Any, *, thoroughly: bool) -> li
         for generator in trainer._feed.sampler_generators()
         if id(generator) in drawn
     ]
-    if thoroughly and by_index and not _repeats_itself(loader):
+    if by_index and (thoroughly or may_ask_the_clock(loader)) and not _repeats_itself(loader):
         reasons.append(
             f"{type(loader.dataset).__name__} (or the collator) gives another batch each time it is asked for the same "
             "one: draw from random, numpy or torch generators, and not by the clock"
