@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from trainwright.callbacks.environment import environment_facts
 from trainwright.config.run_directory import run_directory
 from trainwright.config.secrets import redacted, redacted_values
 from trainwright.core.callback import TrainerCallback
+from trainwright.core.run_files import append_text, replace_text
 from trainwright.core.state import TrainerControl, TrainerState
 
 logger = logging.getLogger("trainwright")
@@ -36,9 +36,9 @@ class RunDirectoryCallback(TrainerCallback):
         folder = run_directory(args)
         folder.mkdir(parents=True, exist_ok=True)
         config = redacted_values(_plain(args.to_dict()))
-        (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+        replace_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False))
         facts = environment_facts(kwargs.get("model"), kwargs.get("train_dataloader"))
-        (folder / "env.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        replace_text(folder / "env.json", json.dumps(facts, indent=2) + "\n")
         keep_logged(folder / "metrics.jsonl", state)
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -48,8 +48,7 @@ class RunDirectoryCallback(TrainerCallback):
         line = {"step": state.global_step, "time": round(time.time(), 3), **kwargs["logs"]}
         self._unwritten.append(json.dumps(redacted_values(_json_values(line)), default=_text) + "\n")
         with self._disk_may_refuse("metrics.jsonl"):
-            with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-                file.write("".join(self._unwritten))
+            append_text(folder / "metrics.jsonl", "".join(self._unwritten))
             self._unwritten.clear()
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -77,10 +76,7 @@ def keep_logged(metrics: Path, state: TrainerState) -> None:
             at_last_step -= 1
         if step < state.global_step or (step == state.global_step and at_last_step >= 0):
             kept.append(line)
-    draft = metrics.with_name(f".{metrics.name}.writing")
-    draft.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-    # In one step: killed here, the run keeps the curve it had.
-    os.replace(draft, metrics)
+    replace_text(metrics, "".join(f"{line}\n" for line in kept))
 
 
 def _step_of(line: str) -> float:

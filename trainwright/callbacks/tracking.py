@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from trainwright.config.secrets import redacted, redacted_values
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.errors import GivenUp, Preempted
 from trainwright.core.events import RunEvents
+from trainwright.core.run_files import replace_text
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.core.tracker import TrackedRun, Tracker, scalars
 
@@ -122,11 +122,9 @@ class TrackerCallback(TrainerCallback):
             return
         with self._lock:
             content = json.dumps(redacted_values({**self._ids(), name: known}, certain=True), indent=2)
-            draft = self._file().with_name(f".{IDS}.writing")
             try:
                 self._file().parent.mkdir(parents=True, exist_ok=True)
-                draft.write_text(content + "\n", encoding="utf-8")
-                os.replace(draft, self._file())
+                replace_text(self._file(), content + "\n")
             except OSError as error:
                 logger.warning(
                     "%s could not be written (%s): a resumed run will be a new one there.", IDS, error.strerror

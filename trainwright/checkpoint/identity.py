@@ -6,8 +6,6 @@ Several runs may have written into one folder, and step numbers say nothing abou
 from __future__ import annotations
 
 import json
-import math
-import os
 import re
 import secrets
 import time
@@ -15,8 +13,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainwright.core.json_files import read_json
+from trainwright.core.run_files import replace_text
 
 FILE = "run.json"
+#: No clock says more seconds; NaN is not less either.
+_FAR = 2.0**53
 _ID = re.compile(r"[0-9a-f]{8}")
 
 
@@ -47,7 +48,7 @@ class RunIdentity(NamedTuple):
         name, began = stored.get("id"), stored.get("began")
         if not isinstance(name, str) or _ID.fullmatch(name) is None:
             return None
-        if isinstance(began, bool) or not isinstance(began, (int, float)) or not math.isfinite(began):
+        if isinstance(began, bool) or not isinstance(began, (int, float)) or not -_FAR < began < _FAR:
             return None
         return cls(name, float(began))
 
@@ -76,9 +77,5 @@ def read_owner(run_directory: Path) -> Owner | None:
 
 def write_owner(run_directory: Path, owner: Owner) -> None:
     """Say whose folder this is; the old word or the new one is there at any moment."""
-    draft = run_directory / f".{FILE}.writing"
-    # A link in its place would be followed.
-    draft.unlink(missing_ok=True)
     text = json.dumps({**owner.run._asdict(), "owns_unnamed": owner.owns_unnamed})
-    draft.write_text(text + "\n", encoding="utf-8")
-    os.replace(draft, run_directory / FILE)
+    replace_text(run_directory / FILE, text + "\n")

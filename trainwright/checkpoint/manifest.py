@@ -17,6 +17,7 @@ from typing import Any
 
 from trainwright.checkpoint.durable import FileFacts, facts_of, write_text
 from trainwright.checkpoint.identity import RunIdentity
+from trainwright.checkpoint.state_shape import state_problems
 from trainwright.core.json_files import read_json
 from trainwright.version import __version__
 
@@ -159,7 +160,8 @@ def problems_of(folder: Path, *, hashes: bool = True) -> list[str]:
     except ValueError as error:
         return [str(error)]
     found = (_problem(folder, name, facts, hashes=hashes) for name, facts in files.items())
-    return [reason for reason in found if reason is not None]
+    damage = [reason for reason in found if reason is not None]
+    return damage or state_problems(folder, files)
 
 
 def verify(folder: Path) -> None:

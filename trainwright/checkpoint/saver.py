@@ -142,8 +142,14 @@ class Saver:
             return
         if job.copy is not None:
             self._copied.clear()
-        self._thread = threading.Thread(target=self._run, args=(job,), name="trainwright-save")
-        self._thread.start()
+        thread = threading.Thread(target=self._run, args=(job,), name="trainwright-save")
+        try:
+            thread.start()
+        except RuntimeError:
+            # The system gives no more threads: then it takes as long as it takes.
+            self._run(job)
+            return
+        self._thread = thread
 
     def wait(self) -> None:
         """Until nothing is being written."""

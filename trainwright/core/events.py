@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.config.secrets import redacted_values
+from trainwright.core.run_files import append_text
 
 logger = logging.getLogger("trainwright")
 
@@ -50,7 +51,6 @@ class RunEvents:
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with (self.folder / FILE).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(event, default=str) + "\n")
+            append_text(self.folder / FILE, json.dumps(event, default=str) + "\n")
         except OSError as error:
             logger.debug("events.jsonl could not be written: %s", error)

@@ -26,9 +26,10 @@ def read_json(path: Path, largest: int = LARGEST) -> Any:
     ValueError: it is nested too deeply
     """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ValueError("it is not a regular file")
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise ValueError("it is not a regular file")
         text = file.read(largest + 1)
     if len(text) > largest:
         raise ValueError(f"it is larger than {largest} bytes")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.config.secrets import redacted_values
+from trainwright.core.run_files import replace_text
 
 
 class ExportableState:
@@ -96,7 +97,7 @@ class TrainerState:
 
     def save_to_json(self, json_path: str | Path) -> None:
         """Write the record to ``json_path``."""
-        Path(json_path).write_text(self.to_json(), encoding="utf-8")
+        replace_text(Path(json_path), self.to_json())
 
     @classmethod
     def load_from_json(cls, json_path: str | Path) -> TrainerState:

@@ -88,6 +88,8 @@ def changed_files(loaded: Loaded, folder: Path) -> list[str]:
 
 def _replace(path: Path, text: str) -> None:
     draft = path.with_name(f".{path.name}.writing")
+    # A link in its place would be followed.
+    draft.unlink(missing_ok=True)
     write_text(draft, text)
     os.replace(draft, path)
 

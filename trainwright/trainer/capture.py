@@ -12,7 +12,7 @@ from torch import Tensor
 from trainwright.checkpoint.adapters import BESIDE, adapter_files, left_out_by_adapters
 from trainwright.checkpoint.durable import Chunk, discard
 from trainwright.checkpoint.interchange.to_transformers import write_transformers_files
-from trainwright.checkpoint.left_out import LeftOut
+from trainwright.checkpoint.left_out import LeftOut, clear_the_way
 from trainwright.checkpoint.pack import TensorPack, file_chunks
 from trainwright.checkpoint.saver import SaveJob
 from trainwright.checkpoint.training_state import CALLBACKS, OPTIMIZER, RANDOM, TRAINING, flatten_optimizer
@@ -33,6 +33,8 @@ from trainwright.trainer.signatures import is_ours, is_users_own
 
 #: Key, in a parameter's optimizer state, of the weight that training goes on with.
 IN_TRAINING = "weight_in_training"
+#: Bytes of weights that no update changes and that are copied before training goes on all the same.
+_COPIED_AT_ONCE = 256 * 2**20
 
 
 class Capture:
@@ -130,8 +132,8 @@ class Capture:
                 pack.copy(parts[name])
             return None
         # A forward pass writes buffers, so these are copied at once; parameters only an update should change.
-        buffers = {name for name, _ in unwrap(trainer.model).named_buffers()}
-        now = {name: t for name, t in parts.get(WEIGHTS, {}).items() if name in buffers}
+        at_once = {name for name, _ in unwrap(trainer.model).named_buffers()} | _not_updated(trainer)
+        now = {name: t for name, t in parts.get(WEIGHTS, {}).items() if name in at_once}
         if now:
             packs[WEIGHTS].copy(now)
         later = {file: {n: t for n, t in tensors.items() if n not in now} for file, tensors in parts.items()}
@@ -179,6 +181,7 @@ def _save_by_its_own_code(trainer: Any, folder: Path, left_out: LeftOut) -> None
 
     def write() -> bool:
         trainer.save_model(str(folder), _internal_call=True)
+        clear_the_way(folder)
         return True
 
     if left_out.attempt("the files that its own code writes of the model", write, False):
@@ -205,6 +208,22 @@ def may_copy_later(trainer: Any, parts: dict[str, dict[str, Tensor]]) -> bool:
     if callable(getattr(trainer.optimizer, "eval", None)) or trainer.engine.boundary.written_parameters:
         return False
     return is_ours(trainer) and all(is_ours(callback) for callback in trainer.callback_handler.callbacks)
+
+
+def _not_updated(trainer: Any) -> set[str]:
+    """Parameters that no update changes, the smaller ones: if they change, the model writes them by itself.
+
+    It may do so in a few elements (queues, codebooks), and in late steps only, where a sample would miss it.
+    """
+    held = {id(p) for group in trainer.optimizer.param_groups for p in group["params"]}
+    found, size = set[str](), 0
+    others = [(name, p) for name, p in unwrap(trainer.model).named_parameters() if id(p) not in held]
+    for name, parameter in sorted(others, key=lambda item: item[1].nbytes):
+        size += parameter.nbytes
+        if size > _COPIED_AT_ONCE:
+            break
+        found.add(name)
+    return found
 
 
 def _model_tensors(trainer: Any) -> tuple[dict[str, Tensor], Convert | None] | None:

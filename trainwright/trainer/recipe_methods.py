@@ -23,6 +23,7 @@ from trainwright.config.fields import ours
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.core.modifier import Modifier, Site, overriding
 from trainwright.core.run import Run
+from trainwright.core.run_files import replace_text
 from trainwright.core.spread import whole
 from trainwright.engines.torch.model_setup import compiled
 from trainwright.engines.torch.module_engine import ManualEngine
@@ -244,8 +245,8 @@ class RecipeMethods(RunningMethods):
             return
         from trainwright.recipes.language.timeline import draw_svg
 
-        (self._run_directory() / RECIPE).write_text(self._recipe_text() or "", encoding="utf-8")
-        (self._run_directory() / "recipe.svg").write_text(draw_svg(self.recipe), encoding="utf-8")
+        replace_text(self._run_directory() / RECIPE, self._recipe_text() or "")
+        replace_text(self._run_directory() / "recipe.svg", draw_svg(self.recipe))
 
     @contextmanager
     def _changing_weights(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from trainwright.config.run_directory import run_directory
 from trainwright.config.secrets import redacted_values
+from trainwright.core.run_files import replace_text
 from trainwright.trainer.foundation import Foundation
 
 
@@ -67,4 +68,4 @@ def _readable(name: str, value: Any) -> Any:
 
 
 def _write_json(path: Path, values: dict[str, Any]) -> None:
-    path.write_text(json.dumps(redacted_values(values), indent=4, sort_keys=True) + "\n", encoding="utf-8")
+    replace_text(path, json.dumps(redacted_values(values), indent=4, sort_keys=True) + "\n")

@@ -8,7 +8,7 @@ What a model writes shows in its first steps.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,22 @@ from trainwright.core.draws import GeneratorStates
 from trainwright.core.own_generators import OwnGenerators, States
 from trainwright.core.spread import is_spread
 from trainwright.engines.torch.randomness import as_stored, restore_torch, torch_states, with_own
-from trainwright.engines.torch.samples import Sample, sample
+from trainwright.engines.torch.samples import Whole, whole
 
-#: Steps in which contents are compared, which waits for the device; writes that torch counts are looked at once more.
+#: Steps in which contents are compared, which waits for the device. Later, only writes that torch counts are seen.
 _COMPARED_STEPS = 2
-_COUNTED_STEPS = 3
+#: A buffer that the first steps leave alone and that is larger (a mask, a table) is not kept any longer.
+_LARGEST_KEPT = 16 * 2**20
+
+
+class Unchanged(NamedTuple):
+    """A buffer where it hangs, with the number of writes to it so far and what it holds."""
+
+    place: dict[str, Tensor | None]
+    attribute: str
+    buffer: Tensor
+    version: int
+    held: Tensor
 
 
 class Boundary:
@@ -40,14 +51,15 @@ class Boundary:
         self._marks_until_look = 2
         self._buffers: dict[str, Tensor] = {}
         self._saved: dict[str, Tensor] = {}
-        #: Buffers that may turn out to change, with the number of writes to them so far and what they hold.
-        self._others: dict[str, tuple[Tensor, int, Tensor]] = {}
+        #: Buffers that no step has changed so far.
+        self._others: dict[str, Unchanged] = {}
         #: Where each buffer hangs, and those that steps replace by another tensor instead of writing into them.
         self._holders: dict[str, tuple[nn.Module, str]] = {}
         self._replaced: dict[str, tuple[nn.Module, str]] = {}
         self._marks = 0
-        self._parameters = {name: p for name, p in model.named_parameters() if not is_spread(p)}
-        self._samples: dict[str, Sample] = {}
+        parameters = model.named_parameters()
+        self._parameters = {name: p for name, p in parameters if not is_spread(p) and p.layout is torch.strided}
+        self._sums: dict[str, Whole] = {}
         #: True in the first steps, in which it shows what the model writes.
         self.is_looking = True
         #: Parameters that the model writes in its forward pass.
@@ -72,47 +84,63 @@ class Boundary:
             if self.own.found:
                 self._own = self.own.capture()
         if self._marks == 0:
-            self._others = {name: _noted(_hanging(holder)) for name, holder in self._holders.items()}
+            self._others = {name: _noted(*holder) for name, holder in self._holders.items()}
         elif self._others:
-            self._forget_what_never_changes()
-        self.is_looking, self._samples = self._marks < _COMPARED_STEPS, {}
+            self._follow_what_changed()
+        self.is_looking, self._sums = self._marks < _COMPARED_STEPS, {}
         self._marks += 1
         if self._buffers:
             with torch.no_grad():
                 torch._foreach_copy_([self._saved[name] for name in self._buffers], list(self._buffers.values()))
         if self._replaced:
-            self._saved |= {name: _hanging(holder).detach().clone() for name, holder in self._replaced.items()}
+            self._saved |= {name: held.detach().clone() for name, held in self._present(self._replaced)}
 
     def _protect(self, name: str, tensor: Tensor, saved: Tensor | None = None) -> None:
         self._buffers[name] = tensor
         self._saved[name] = tensor.detach().clone() if saved is None else saved
 
-    def _forget_what_never_changes(self) -> None:
-        """Masks and position tables; what the first steps change, later ones will change too."""
-        for name, (buffer, version, _) in self._others.items():
-            if buffer._version != version:
+    def _follow_what_changed(self) -> None:
+        """From now on keep, at every mark, the buffers that the step before was the first to change."""
+        # Most are masks and tables, and never change: they cost no call.
+        found = [
+            (name, kept.buffer, kept.place.get(kept.attribute) is not kept.buffer)
+            for name, kept in self._others.items()
+            if kept.place.get(kept.attribute) is not kept.buffer or kept.buffer._version != kept.version
+        ]
+        for name, buffer, is_replaced in found:
+            del self._others[name]
+            if is_replaced:
+                self._buffers.pop(name, None)
+                self._replaced[name] = self._holders[name]
+            elif name not in self._saved:
                 self._protect(name, buffer)
-        if self._marks >= _COUNTED_STEPS:
-            self._others = {}
+        if self._marks == _COMPARED_STEPS:
+            self._others = {n: kept for n, kept in self._others.items() if kept.held.nbytes <= _LARGEST_KEPT}
 
     def look(self) -> None:
         """Before a forward pass of the first steps: see what the parameters are."""
-        if not self._samples:
-            self._samples = {name: sample(p, self._marks) for name, p in self._parameters.items()}
+        if not self._sums:
+            self._sums = {name: whole(p) for name, p in self._parameters.items()}
 
     def written(self) -> list[str]:
         """Names of what the step under way has written, also what torch does not count (through ``.data``)."""
         found = [name for name in self._others if name not in self._saved and self._is_written(name)]
-        return found + [name for name, seen in self._samples.items() if not seen.matches(self._parameters[name])]
+        return found + [name for name, seen in self._sums.items() if not seen.matches(self._parameters[name])]
 
     def _is_written(self, name: str, *, compare: bool = True) -> bool:
         """Return True if a buffer is not what it was at the mark; to ``compare`` its contents waits for the device."""
-        buffer, version, saved = self._others[name]
-        is_counted = self._is_replaced(name) or buffer._version != version
-        return is_counted or (compare and not torch.equal(buffer, saved))
+        kept = self._others[name]
+        is_counted = self._is_replaced(name) or kept.buffer._version != kept.version
+        # In later steps a write that was not counted may be older than the mark.
+        return is_counted or (compare and self.is_looking and not torch.equal(kept.buffer, kept.held))
 
     def _is_replaced(self, name: str) -> bool:
-        return _hanging(self._holders[name]) is not self._others[name][0]
+        kept = self._others[name]
+        return kept.place.get(kept.attribute) is not kept.buffer
+
+    def _present(self, holders: dict[str, tuple[nn.Module, str]]) -> list[tuple[str, Tensor]]:
+        found = [(name, module._buffers.get(attribute)) for name, (module, attribute) in holders.items()]
+        return [(name, buffer) for name, buffer in found if buffer is not None]
 
     def protect(self, names: list[str]) -> None:
         """Keep these from the next mark on: steps are known to write them."""
@@ -121,11 +149,11 @@ class Boundary:
                 self.written_parameters.add(name)
                 self._protect(name, self._parameters[name])
             elif name in self._others and name not in self._saved:
-                buffer, _, saved = self._others[name]
+                kept = self._others[name]
                 if self._is_replaced(name):
-                    self._replaced[name], self._saved[name] = self._holders[name], saved.clone()
+                    self._replaced[name], self._saved[name] = self._holders[name], kept.held.clone()
                 else:
-                    self._protect(name, buffer, saved.clone())
+                    self._protect(name, kept.buffer, kept.held.clone())
 
     def roll_back(self) -> None:
         """Random states and buffers as they were at the mark."""
@@ -144,25 +172,29 @@ class Boundary:
         with torch.no_grad():
             # Where the device decides, the step came so far that what it has written is known.
             for name, (buffer, saved) in self._changed(compare=where is None).items():
-                if buffer.shape != saved.shape and where is None:
-                    module, attribute = self._holders[name]
-                    module._buffers[attribute] = saved.clone()
-                elif buffer.shape == saved.shape:
+                if buffer is None or buffer.shape != saved.shape:
+                    if where is None:
+                        module, attribute = self._holders[name]
+                        module._buffers[attribute] = saved.clone()
+                else:
                     buffer.copy_(saved if where is None else torch.where(where > 0, saved, buffer))
 
-    def _changed(self, *, compare: bool = True) -> dict[str, tuple[Tensor, Tensor]]:
+    def _changed(self, *, compare: bool = True) -> dict[str, tuple[Tensor | None, Tensor]]:
         """Buffers that a step may have changed since the mark, each with what it held then."""
+        changed: dict[str, tuple[Tensor | None, Tensor]]
         changed = {name: (buffer, self._saved[name]) for name, buffer in self._buffers.items()}
-        changed |= {name: (_hanging(holder), self._saved[name]) for name, holder in self._replaced.items()}
-        for name, (_, _, saved) in self._others.items():
+        for name, (module, attribute) in self._replaced.items():
+            if name in self._saved:
+                changed[name] = (module._buffers.get(attribute), self._saved[name])
+        for name, kept in self._others.items():
             if name not in changed and self._is_written(name, compare=compare):
                 # For the first time, in the step that is being undone.
-                changed[name] = (_hanging(self._holders[name]), saved)
+                changed[name] = (kept.place.get(kept.attribute), kept.held)
         return changed
 
     def changing(self) -> list[Tensor]:
         """Buffers that steps are known to change."""
-        return [*self._buffers.values(), *map(_hanging, self._replaced.values())]
+        return [*self._buffers.values(), *(buffer for _, buffer in self._present(self._replaced))]
 
     def buffers(self) -> dict[str, Tensor]:
         """Buffers that steps change, as they were at the mark."""
@@ -175,13 +207,7 @@ class Boundary:
         return with_own(as_stored(self._host.python, self._host.numpy, self._torch), self.own.to_json(known))
 
 
-def _noted(buffer: Tensor) -> tuple[Tensor, int, Tensor]:
-    return buffer, buffer._version, buffer.detach().clone()
-
-
-def _hanging(holder: tuple[nn.Module, str]) -> Tensor:
-    """The buffer that a module has at present."""
-    module, name = holder
-    buffer = module._buffers[name]
+def _noted(module: nn.Module, attribute: str) -> Unchanged:
+    buffer = module._buffers[attribute]
     assert buffer is not None
-    return buffer
+    return Unchanged(module._buffers, attribute, buffer, buffer._version, buffer.detach().clone())

@@ -118,6 +118,9 @@ class TorchEngine:
         # In the model's order, not the optimizer's: a norm's last bit depends on the order of summation.
         trained = [p for p in model.parameters() if (p.requires_grad if known is None else p in known)]
         self.parameters = trained + self.extra_parameters
+        held = {id(p) for group in self.optimizer.param_groups for p in group["params"]}
+        #: Nobody else clears their gradients, which count in the norm.
+        self._not_held = [] if self.strategy.updates_by_itself else [p for p in trained if id(p) not in held]
         self._gradient_check = GradientCheck(self.parameters)
         keeps_random = self.boundary.keeps_random if hasattr(self, "boundary") else True
         # By the names under which weights are stored: a checkpoint puts buffers of the last boundary into their place.
@@ -299,6 +302,8 @@ class TorchEngine:
             self.optimizer.zero_grad()
         else:
             self.optimizer.zero_grad(set_to_none=False)
+        for parameter in self._not_held:
+            parameter.grad = None
 
     def train_mode(self) -> None:
         self.model.train()

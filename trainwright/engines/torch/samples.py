@@ -12,10 +12,35 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 #: Tensors up to this size are sampled whole.
 _WHOLE = 4096
 #: Rows looked at, in one tensor, at the most.
 _ROWS = 65536
+
+
+class Whole(NamedTuple):
+    """A sum over all bits of a tensor at one moment: any element that is written anew shows."""
+
+    sum: Tensor
+
+    def matches(self, tensor: Tensor) -> bool:
+        """Return True if ``tensor`` has the same sum."""
+        return torch.equal(self.sum, whole(tensor).sum)
+
+
+def whole(tensor: Tensor) -> Whole:
+    """Sum up ``tensor``, without a copy of it.
+
+    >>> weight = torch.zeros(100, 100)
+    >>> seen = whole(weight)
+    >>> weight.data[70, 3] = 1.0
+    >>> seen.matches(weight)
+    False
+    """
+    with torch.no_grad():
+        plain = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
+        return Whole(plain.view(_WORDS[plain.element_size()]).sum(dtype=torch.int64))
 
 
 class Sample(NamedTuple):

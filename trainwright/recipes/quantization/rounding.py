@@ -38,7 +38,9 @@ try:
         )
 except ImportError:
     # Models without a quantized layer are looked at too, and need nothing of it.
-    choose_qparams_affine = None
+    _IS_MISSING = True
+else:
+    _IS_MISSING = False
 
 FLOAT8 = torch.float8_e4m3fn
 _LARGEST_FLOAT8 = torch.finfo(FLOAT8).max
@@ -47,7 +49,7 @@ _SMALLEST_SCALE = torch.finfo(torch.float32).eps
 
 def require_torchao() -> None:
     """Refuse to quantize where the package that does it is missing."""
-    if choose_qparams_affine is None:
+    if _IS_MISSING:
         raise MissingPackage("Quantization needs the package torchao: pip install 'trainwright[recipes]'.")
 
 
