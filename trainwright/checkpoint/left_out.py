@@ -58,7 +58,8 @@ class LeftOut:
 
     def note(self, what: str, error: BaseException | str) -> None:
         reason = error if isinstance(error, str) else in_words(error)
-        self.reasons.append(f"{what} ({reason})")
+        if (text := f"{what} ({reason})") not in self.reasons:
+            self.reasons.append(text)
 
 
 def clear_the_way(folder: Path) -> None:

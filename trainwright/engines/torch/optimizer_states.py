@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -19,7 +20,10 @@ def load_exactly(optimizer: Any, state_dict: dict[str, Any], of_own_type: Collec
         of_own_type: Tensors in ``state_dict`` that had another type than their parameter when they were saved.
     """
     stored = dict(state_dict["state"])
-    optimizer.load_state_dict(state_dict)
+    with warnings.catch_warnings():
+        # What torch loses of complex numbers is put back below.
+        warnings.filterwarnings("ignore", "Casting complex values to real")
+        optimizer.load_state_dict(state_dict)
     again = _Again(of_own_type)
     for number, entries in _states(optimizer):
         if number in stored:
@@ -44,7 +48,9 @@ class _Again:
     def value(self, stored: Any, loaded: Any) -> Any:
         """``loaded``, with the types and the shared tensors of ``stored``; a dict is changed in place."""
         if isinstance(stored, Tensor) and isinstance(loaded, Tensor):
-            if id(stored) in self._of_own_type and stored.dtype != loaded.dtype:
+            # No parameter's type holds a complex number unless it is complex itself.
+            is_own = id(stored) in self._of_own_type or stored.is_complex()
+            if is_own and stored.dtype != loaded.dtype:
                 loaded = stored.to(loaded.device)
             return self._known.setdefault(id(stored), loaded)
         if isinstance(stored, dict) and isinstance(loaded, dict):

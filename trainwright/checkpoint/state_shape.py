@@ -1,0 +1,65 @@
+"""The shape of the two JSON files that say where a run is: whoever can write a file can write its hash as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainwright.core.json_files import read_json
+
+#: A run that logs every step for days.
+_LARGEST = 2**30
+#: More steps than this no run takes, and no floating-point number tells apart.
+_MOST_STEPS = 2**53
+_NOTHING = type(None)
+#: By file: keys that must be there, and of what kind they are.
+_NEEDED: dict[str, dict[str, tuple[type, ...]]] = {
+    "trainer_state.json": {"global_step": (int,), "log_history": (list,)},
+    "training_state.json": {
+        "optimizer": (dict,),
+        "scheduler": (dict, _NOTHING),
+        "random": (dict, _NOTHING),
+        "data": (dict,),
+    },
+}
+#: The same for keys that some releases did not write.
+_IF_THERE: dict[str, dict[str, tuple[type, ...]]] = {
+    "trainer_state.json": {"stateful_callbacks": (dict,), "max_steps": (int,)},
+    "training_state.json": {
+        "callbacks": (dict,),
+        "last_step": (dict,),
+        "loss": (dict,),
+        "parameters": (dict,),
+        "processes": (int,),
+        "scaler": (dict, _NOTHING),
+        "tools": (dict,),
+    },
+}
+
+
+def state_problems(folder: Path, files: Mapping[str, Any]) -> list[str]:
+    """List what is wrong with the states among ``files``, each as a short sentence."""
+    found = []
+    for name in _NEEDED:
+        if name in files:
+            try:
+                _check(name, read_json(folder / name, _LARGEST))
+            except ValueError as error:
+                found.append(f"{name} is not a state of a run ({error})")
+            except OSError as error:
+                found.append(f"{name} cannot be read ({error.strerror})")
+    return found
+
+
+def _check(name: str, state: Any) -> None:
+    if not isinstance(state, dict):
+        raise ValueError("it is not an object")
+    if missing := [key for key in _NEEDED[name] if key not in state]:
+        raise ValueError(f"it has no {missing[0]}")
+    for key, kinds in {**_NEEDED[name], **_IF_THERE[name]}.items():
+        if key in state and (not isinstance(state[key], kinds) or isinstance(state[key], bool)):
+            raise ValueError(f"its {key} is of the wrong kind")
+    for key in ("global_step", "processes"):
+        if not 0 <= state.get(key, 0) < _MOST_STEPS:
+            raise ValueError(f"its {key} is {str(state[key])[:20]}")
