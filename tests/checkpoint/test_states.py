@@ -99,7 +99,7 @@ class Odd:
         ({"s": {1, 2}}, r"my state\['s'\] is a set"),
         ({"f": len}, "builtin_function_or_method"),
         ({"t": torch.eye(2).to_sparse()}, "sparse"),
-        ({"c": torch.zeros(1, dtype=torch.complex128)}, "complex128"),
+        ({"c": torch.zeros(1).to(torch.float8_e4m3fnuz)}, "float8_e4m3fnuz"),
         ({"n": np.array(["x"])}, "ndarray of <U1"),
         ({"b": b"bytes"}, "is a bytes"),
     ],

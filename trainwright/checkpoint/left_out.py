@@ -58,7 +58,17 @@ class LeftOut:
 
     def note(self, what: str, error: BaseException | str) -> None:
         reason = error if isinstance(error, str) else in_words(error)
-        self.reasons.append(f"{what} ({reason})")
+        if (text := f"{what} ({reason})") not in self.reasons:
+            self.reasons.append(text)
+
+
+def clear_the_way(folder: Path) -> None:
+    """Take away links, pipes and folders under the names that a checkpoint is about to write."""
+    for path in (folder / name for name in OUR_NAMES):
+        if path.is_dir() and not path.is_symlink():
+            discard(path)
+        elif os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+            path.unlink()
 
 
 def clear_the_way(folder: Path) -> None:

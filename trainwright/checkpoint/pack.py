@@ -98,16 +98,30 @@ def file_chunks(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | Non
 
 def unstorable(tensors: Mapping[str, Tensor]) -> str | None:
     """The name of a tensor that a safetensors file cannot hold; None where there is none."""
-    return next((n for n, t in tensors.items() if not isinstance(t, Tensor) or t.dtype not in _NAMES), None)
+    return next((n for n, t in tensors.items() if why_unstorable(t) is not None), None)
+
+
+def why_unstorable(tensor: Any) -> str | None:
+    """Why a safetensors file cannot hold ``tensor``; None where it can.
+
+    >>> why_unstorable(torch.zeros(2)), why_unstorable(torch.eye(2).to_sparse())
+    (None, 'of layout torch.sparse_coo')
+    """
+    if not isinstance(tensor, Tensor):
+        return f"of type {type(tensor).__name__}"
+    if tensor.layout != torch.strided:
+        return f"of layout {tensor.layout}"
+    if tensor.is_meta:
+        return "without data (on the meta device)"
+    return None if tensor.dtype in _NAMES else f"of type {tensor.dtype}"
 
 
 def refuse_unstorable(tensors: Mapping[str, Tensor]) -> None:
-    """Raise for a tensor whose type a safetensors file cannot hold."""
+    """Raise for a tensor that a safetensors file cannot hold."""
     if wrong := unstorable(tensors):
-        kind = getattr(tensors[wrong], "dtype", None) or type(tensors[wrong]).__name__
         raise ValueError(
-            f"{wrong} is of type {kind}, which safetensors cannot hold: keep it out of the state dict "
-            "(register_buffer(..., persistent=False)) or convert it."
+            f"{wrong} is {why_unstorable(tensors[wrong])}, which safetensors cannot hold: keep it out of the state "
+            "dict (register_buffer(..., persistent=False)) or convert it."
         )
 
 

@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +26,32 @@ from torch import Tensor
 from trainwright.checkpoint.durable import Chunk, staging_of, sync_folder, write_file
 from trainwright.checkpoint.layout import laid_out, stored_strides
 from trainwright.checkpoint.manifest import DamagedCheckpoint
-from trainwright.checkpoint.pack import file_chunks
+from trainwright.checkpoint.pack import file_chunks, why_unstorable
 from trainwright.core.checkpointer import Checkpoint
 
 _ALLOWED = "dicts (with str or int keys), lists and tuples of tensors, numpy arrays, str, int, float, bool and None"
 #: What stands in a JSON object that is not a dict of the user's.
 _TENSOR, _ARRAY, _SCALAR, _TUPLE, _DICT, _FLOAT = "$tensor", "$array", "$scalar", "$tuple", "$dict", "$float"
+#: A tensor of complex128, which safetensors lacks: as pairs of float64.
+_COMPLEX = "$complex"
 _SUM_KEY = "sha256"
 _BLANK = "0" * 64
 _PIECE = 16 * 2**20
 
 
-def split_state(state: Any, where: str = "state") -> tuple[dict[str, Tensor], Any]:
+def split_state(
+    state: Any, where: str = "state", start: tuple[Any, ...] = (), taken: Collection[str] = ()
+) -> tuple[dict[str, Tensor], Any]:
     """Tensors by name (detached, not copied) and the rest as JSON; ``ValueError`` names the path of what is neither.
+
+    Names of tensors begin with ``start``, and none is one of those ``taken``.
 
     >>> tensors, plain = split_state({"step": 3, "mean": torch.zeros(2)})
     >>> list(tensors), plain
     (['mean'], {'step': 3, 'mean': {'$tensor': 'mean'}})
     """
     tensors: dict[str, Tensor] = {}
-    return tensors, _Splitter(tensors, where).plain(state, ())
+    return tensors, _Splitter(tensors, where, start, taken).plain(state, ())
 
 
 def join_state(tensors: Mapping[str, Tensor], plain: Any) -> Any:
@@ -62,6 +68,8 @@ def join_state(tensors: Mapping[str, Tensor], plain: Any) -> Any:
         ((tag, value),) = plain.items()
         if tag == _TENSOR:
             return tensors[value]
+        if tag == _COMPLEX:
+            return torch.view_as_complex(tensors[value])
         if tag == _ARRAY:
             return tensors[value].numpy()
         if tag == _SCALAR:
@@ -76,8 +84,10 @@ def join_state(tensors: Mapping[str, Tensor], plain: Any) -> Any:
 
 
 class _Splitter:
-    def __init__(self, tensors: dict[str, Tensor], where: str) -> None:
-        self._tensors, self._where = tensors, where
+    def __init__(
+        self, tensors: dict[str, Tensor], where: str, start: tuple[Any, ...] = (), taken: Collection[str] = ()
+    ) -> None:
+        self._tensors, self._where, self._start, self._taken = tensors, where, start, taken
 
     def plain(self, value: Any, path: tuple[Any, ...]) -> Any:
         if value is None or type(value) in (bool, int, str):
@@ -85,6 +95,8 @@ class _Splitter:
         if type(value) is float:
             # JSON has no infinity.
             return value if math.isfinite(value) else {_FLOAT: str(value)}
+        if isinstance(value, Tensor) and value.dtype == torch.complex128 and why_unstorable(value.real) is None:
+            return {_COMPLEX: self._keep(torch.view_as_real(value.detach().resolve_conj()), path)}
         if isinstance(value, Tensor):
             return {_TENSOR: self._keep(value.detach(), path)}
         if isinstance(value, (np.ndarray, np.generic)):
@@ -124,9 +136,9 @@ class _Splitter:
             file_chunks({"tensor": torch.empty(0, dtype=tensor.dtype)})
         except ValueError:
             raise self._refusal(tensor, path, f" of {tensor.dtype}") from None
-        name = base = ".".join(str(part) for part in path) or "value"
+        name = base = ".".join(str(part) for part in (*self._start, *path)) or "value"
         number = 1
-        while name in self._tensors or name == "__metadata__":
+        while name in self._tensors or name in self._taken or name == "__metadata__":
             number += 1
             name = f"{base}#{number}"
         self._tensors[name] = tensor

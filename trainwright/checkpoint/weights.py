@@ -76,7 +76,7 @@ def stored_once(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     kept: dict[str, Tensor] = {}
     seen: set[Any] = set()
     for name, tensor in state.items():
-        place = _place(tensor)
+        place = place_in_memory(tensor)
         if place is None or place not in seen:
             kept[name] = tensor
             seen.add(place)
@@ -122,7 +122,7 @@ def _of_transformers(model: Any) -> tuple[dict[str, Tensor], Convert | None] | N
 def _stand_ins(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A small tensor for each one of ``state``, the same for two names of one."""
     made: dict[Any, Tensor] = {}
-    return {name: made.setdefault(_place(tensor) or name, torch.zeros(1)) for name, tensor in state.items()}
+    return {name: made.setdefault(place_in_memory(tensor) or name, torch.zeros(1)) for name, tensor in state.items()}
 
 
 def save_config(model: Any, folder: Path) -> None:
@@ -259,14 +259,14 @@ def _tied_names(model: nn.Module) -> set[str]:
     owners: dict[Any, str] = {}
     tied: set[str] = set()
     for name, tensor in model.state_dict().items():
-        place = _place(tensor)
+        place = place_in_memory(tensor)
         if place is not None and owners.setdefault(place, name) != name:
             tied |= {name, owners[place]}
     declared: Any = getattr(model, "_tied_weights_keys", None) or ()
     return tied | set(declared)
 
 
-def _place(tensor: Tensor) -> Any:
+def place_in_memory(tensor: Tensor) -> Any:
     """Where a tensor lives, equal for two names of the same memory; None for what has no memory."""
     if tensor.numel() == 0 or tensor.device.type == "meta":
         return None

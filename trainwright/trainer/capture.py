@@ -13,9 +13,10 @@ from trainwright.checkpoint.adapters import BESIDE, adapter_files, left_out_by_a
 from trainwright.checkpoint.durable import Chunk, discard
 from trainwright.checkpoint.interchange.to_transformers import write_transformers_files
 from trainwright.checkpoint.left_out import LeftOut, clear_the_way
+from trainwright.checkpoint.optimizer_state import OWN_TYPE, flatten_optimizer, of_own_type
 from trainwright.checkpoint.pack import TensorPack, file_chunks
 from trainwright.checkpoint.saver import SaveJob
-from trainwright.checkpoint.training_state import CALLBACKS, OPTIMIZER, RANDOM, TRAINING, flatten_optimizer
+from trainwright.checkpoint.training_state import CALLBACKS, OPTIMIZER, RANDOM, TRAINING
 from trainwright.checkpoint.weights import (
     WEIGHTS,
     Convert,
@@ -100,9 +101,7 @@ class Capture:
         files: dict[str, Callable[[], list[Chunk]]] = {}
         texts["trainer_state.json"] = state_text(trainer, moment, left_out)
         if moment is not None:
-            parts[OPTIMIZER], optimizer = flatten_optimizer(
-                trainer.optimizer.state_dict(), trainer._optimizer_parameter_names(), left_out
-            )
+            parts[OPTIMIZER], optimizer = _optimizer_state(trainer, left_out)
             parts[OPTIMIZER] |= {f"state.{name}.{IN_TRAINING}": t for name, t in moment.in_training.items()}
             tensors, values = callback_tensors(trainer.callback_handler.callbacks, left_out)
             if tensors:
@@ -230,6 +229,13 @@ def _model_tensors(trainer: Any) -> tuple[dict[str, Tensor], Convert | None] | N
     if is_users_own(trainer, "_save") or is_users_own(trainer, "save_model"):
         return None
     return copied_apart(unwrap(trainer.model))
+
+
+def _optimizer_state(trainer: Any, left_out: LeftOut) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    names = trainer._optimizer_parameter_names()
+    tensors, values = flatten_optimizer(trainer.optimizer.state_dict(), names, left_out)
+    parameters = (parameter for group in trainer.optimizer.param_groups for parameter in group["params"])
+    return tensors, {**values, OWN_TYPE: of_own_type(tensors, dict(zip(names, parameters, strict=True)))}
 
 
 def _with_buffers(tensors: dict[str, Tensor], moment: Moment | None) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ import yaml
 from torch import Tensor
 
 from trainwright.checkpoint.left_out import LeftOut
-from trainwright.checkpoint.pack import unstorable
+from trainwright.checkpoint.pack import unstorable, why_unstorable
 from trainwright.checkpoint.states import join_state, split_state
 from trainwright.checkpoint.training_state import only_json
 from trainwright.core.state import callback_states
@@ -166,7 +166,7 @@ def _state_of(callback: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     state = callback.state_dict()
     tensors = {name: tensor.detach() for name, tensor in state.get("tensors", {}).items()}
     if name := unstorable(tensors):
-        raise ValueError(f"{name} is of a type that safetensors cannot hold")
+        raise ValueError(f"{name} is {why_unstorable(tensors[name])}, which safetensors cannot hold")
     return tensors, _as_json(state.get("values", {}))
 
 

@@ -6,6 +6,8 @@ import logging
 from itertools import islice
 from typing import Any
 
+from trainwright.checkpoint.left_out import LeftOut
+from trainwright.checkpoint.optimizer_state import flatten_optimizer
 from trainwright.config.fields import ours
 from trainwright.core.errors import MissingMetricError
 from trainwright.data.own_data import may_ask_the_clock, unknown_in
@@ -104,6 +106,7 @@ def _reasons_to_be_inexact(trainer: Any, loader: Any, *, thoroughly: bool) -> li
     own, by_index = trainer.engine.own, starts_by_index(loader)
     reasons = unknown_in(loader, by_index=by_index)
     reasons += [f"{path}: {reason}" for path, reason in own.unknown.items()]
+    reasons += [f"checkpoints are saved without {what}" for what in _unstorable_in_optimizer(trainer)]
     # A callback may hold a sampler without drawing from it.
     drawn = {id(generator): path for path, generator in own.found.items() if path.startswith(_DRAWING)}
     reasons += [
@@ -117,6 +120,15 @@ def _reasons_to_be_inexact(trainer: Any, loader: Any, *, thoroughly: bool) -> li
             "one: draw from random, numpy or torch generators, and not by the clock"
         )
     return reasons
+
+
+def _unstorable_in_optimizer(trainer: Any) -> list[str]:
+    """What a checkpoint cannot hold of the optimizer as it is now: most states begin with the first step."""
+    left_out = LeftOut()
+    state = left_out.attempt("the optimizer", trainer.optimizer.state_dict, None)
+    if state is not None:
+        flatten_optimizer(state, trainer._optimizer_parameter_names(), left_out)
+    return left_out.reasons
 
 
 def _repeats_itself(loader: Any) -> bool:

@@ -12,14 +12,16 @@ from torch import Tensor, nn
 from trainwright.checkpoint.directory import PREVIOUS, all_checkpoints, list_checkpoints, newest_good, put_back, step_of
 from trainwright.checkpoint.interchange.continuing import PresentOptimizer, with_names
 from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, holds, run_of, verify
+from trainwright.checkpoint.optimizer_state import OWN_TYPE, on_device, unflatten_optimizer
 from trainwright.checkpoint.ownership import owner_after_resume
 from trainwright.checkpoint.sharded import StoredTensors, is_stored
-from trainwright.checkpoint.training_state import CALLBACKS, load_training_state, unflatten_optimizer
+from trainwright.checkpoint.training_state import CALLBACKS, load_training_state
 from trainwright.checkpoint.weights import load_weights
 from trainwright.config.fields import ours
 from trainwright.config.secrets import holds_mask
 from trainwright.core.state import TrainerState
 from trainwright.engines.torch.joint import in_form_of
+from trainwright.engines.torch.optimizer_states import load_exactly
 from trainwright.engines.torch.randomness import of_process
 from trainwright.engines.torch.targets import unwrap
 from trainwright.trainer.capture import IN_TRAINING
@@ -130,9 +132,12 @@ class RestoringMethods(SavingMethods):
             _refuse_other_tools(rest["tools"], tool_names(self))
         if "numbering" in rest["optimizer"]:
             tensors, rest = with_names(tensors, rest, self._present_optimizer())
+        tensors = on_device(tensors, rest["optimizer"], self.engine.device)
         optimizer = unflatten_optimizer(tensors, rest["optimizer"], self._optimizer_parameter_names())
         self._weights_in_training = {
-            number: entries.pop(IN_TRAINING) for number, entries in optimizer["state"].items() if IN_TRAINING in entries
+            number: entries.pop(IN_TRAINING)
+            for number, entries in optimizer["state"].items()
+            if isinstance(entries, dict) and IN_TRAINING in entries
         }
         _compare_groups(optimizer["param_groups"], self.optimizer.param_groups)
         # A setting that could not be saved, or that a newer torch has added, is the one of now.
@@ -141,7 +146,8 @@ class RestoringMethods(SavingMethods):
             {**now, **was} for now, was in zip(present, optimizer["param_groups"], strict=True)
         ]
         with self.strategy.rewritten(self.model, self.optimizer):
-            self.optimizer.load_state_dict(optimizer)
+            kept = [tensors[name] for name in rest["optimizer"].get(OWN_TYPE, ())]
+            load_exactly(self.optimizer, optimizer, kept)
         if self.lr_scheduler is not None and rest["scheduler"] is not None:
             self.lr_scheduler.load_state_dict(in_form_of(rest["scheduler"], self.lr_scheduler.state_dict()))
         return rest
@@ -303,7 +309,8 @@ def _compare_groups(saved: list[dict[str, Any]], now: list[dict[str, Any]]) -> N
 
 
 def _same_setting(one: Any, other: Any) -> bool:
-    # JSON makes lists of tuples.
+    # Tuples and tensors are lists and numbers in older checkpoints.
+    one, other = (value.tolist() if isinstance(value, Tensor) else value for value in (one, other))
     return list(one) == list(other) if isinstance(one, (list, tuple)) else one == other
 
 

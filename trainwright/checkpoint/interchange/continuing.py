@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainwright.checkpoint.optimizer_state import MORE, SHARED, is_more, split_name
 from trainwright.core.callback import TrainerCallback
 
 #: State that has its parameter's shape; others (Adafactor's rows and columns) have shapes of their own.
@@ -40,22 +41,26 @@ def with_names(
     stored = rest["optimizer"]
     name_of = _names(stored, present)
     named: dict[str, Tensor] = {}
+    name_now: dict[str, str] = {}
     for flat, tensor in tensors.items():
+        if is_more(flat):
+            named[flat], name_now[flat] = tensor, flat
+            continue
         number, key = split_name(flat)
         name = name_of[int(number)]
         _check_shape(name, key, tensor, present)
-        named[f"state.{name}.{key}"] = tensor
+        name_now[flat] = f"state.{name}.{key}"
+        named[name_now[flat]] = tensor
     values = {name_of[int(number)]: entries for number, entries in stored["state"].items()}
     sources = _sources(stored["param_groups"], name_of, present)
-    optimizer = {"state": values, "param_groups": _groups(stored["param_groups"], sources, present)}
+    shared = {name_now[name]: name_now[first] for name, first in stored.get(SHARED, {}).items()}
+    # Of groups nothing is there: what is imported of them is plain.
+    more = [{**one, "parameter": name_of[int(one["parameter"])]} for one in stored.get(MORE, ())]
+    groups = _groups(stored["param_groups"], sources, present)
+    optimizer = {**stored, "state": values, "param_groups": groups, MORE: more, SHARED: shared}
+    del optimizer["numbering"]
     scheduler = for_groups(rest["scheduler"], sources, len(stored["param_groups"]))
     return named, {**rest, "optimizer": optimizer, "scheduler": scheduler}
-
-
-def split_name(flat: str) -> tuple[str, str]:
-    """Parameter (name or number) and kind of ``state.<parameter>.<kind>``."""
-    parameter, kind = flat.removeprefix("state.").rsplit(".", 1)
-    return parameter, kind
 
 
 def for_groups(scheduler: dict[str, Any] | None, sources: list[int], count: int) -> dict[str, Any] | None:

@@ -17,9 +17,10 @@ from trainwright.checkpoint.interchange.from_lightning import read_lightning
 from trainwright.checkpoint.interchange.from_transformers import read_transformers
 from trainwright.checkpoint.interchange.reading import UnreadableCheckpoint
 from trainwright.checkpoint.manifest import has_manifest
+from trainwright.checkpoint.optimizer_state import flatten_optimizer
 from trainwright.checkpoint.pack import file_chunks
 from trainwright.checkpoint.saver import SaveJob, Saver
-from trainwright.checkpoint.training_state import OPTIMIZER, RANDOM, TRAINING, flatten_optimizer, only_json
+from trainwright.checkpoint.training_state import OPTIMIZER, RANDOM, TRAINING, only_json
 from trainwright.core.events import RunEvents
 
 

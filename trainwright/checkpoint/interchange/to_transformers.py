@@ -11,17 +11,19 @@ import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import yaml
 from torch import Tensor
 
 from trainwright.checkpoint.durable import discard, force_folder, publish, staging_of, write_text
-from trainwright.checkpoint.interchange.continuing import for_groups, split_name, transformers_order
+from trainwright.checkpoint.interchange.continuing import for_groups, transformers_order
 from trainwright.checkpoint.interchange.from_transformers import ARGUMENTS, OPTIMIZER, RNG, SCALER, SCHEDULER, STATE
 from trainwright.checkpoint.interchange.importing import refuse_to_overwrite
 from trainwright.checkpoint.interchange.random_states import to_transformers
 from trainwright.checkpoint.manifest import NAME as MANIFEST
 from trainwright.checkpoint.manifest import has_manifest, read_manifest, verify
+from trainwright.checkpoint.optimizer_state import unflatten_optimizer
 from trainwright.checkpoint.training_state import CALLBACKS, RANDOM, TRAINING, load_training_state
 from trainwright.checkpoint.training_state import OPTIMIZER as OUR_OPTIMIZER
 
@@ -120,18 +122,24 @@ def _optimizer(
     tensors: dict[str, Tensor], values: dict[str, Any], names: list[str], groups: list[_Group]
 ) -> dict[str, Any]:
     number_of = {name: number for number, name in enumerate(name for group in groups for name in group.names)}
-    state: dict[int, dict[str, Any]] = {}
-    for flat, tensor in tensors.items():
-        name, key = split_name(flat)
-        # A copy: tensors read from one file may share its memory, and would be saved with all of it.
-        state.setdefault(number_of[name], {})[key] = tensor.clone()
-    for name, entries in values["state"].items():
-        state.setdefault(number_of[name], {}).update(entries)
+    whole = unflatten_optimizer(tensors, values, list(number_of))
     written = [
-        {**_settings(values["param_groups"][group.source]), "params": [number_of[name] for name in group.names]}
+        {**_settings(whole["param_groups"][group.source]), "params": [number_of[name] for name in group.names]}
         for group in groups
     ]
-    return {"state": dict(sorted(state.items())), "param_groups": written}
+    state = dict(sorted(whole["state"].items(), key=lambda item: (isinstance(item[0], str), item[0])))
+    return _without_numpy({**whole, "state": state, "param_groups": written})
+
+
+def _without_numpy(value: Any) -> Any:
+    """``value`` in tensors and plain numbers: ``torch.load(weights_only=True)`` does not read arrays."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, dict):
+        return {key: _without_numpy(item) for key, item in value.items()}
+    return type(value)(_without_numpy(item) for item in value) if type(value) in (list, tuple) else value
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:

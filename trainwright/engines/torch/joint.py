@@ -11,6 +11,9 @@ from torch import Tensor
 from trainwright.engines.torch.nonfinite import skips_on_device
 from trainwright.engines.torch.schedules import needs_metric
 
+#: What each of the joined optimizers keeps that belongs to no parameter.
+_OTHERS = "of each optimizer"
+
 
 class JointOptimizer:
     """Looks like one optimizer to the engine and to checkpoints: groups in a row, parameters numbered through.
@@ -62,22 +65,30 @@ class JointOptimizer:
             optimizer.zero_grad(set_to_none=set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        state: dict[int, Any] = {}
+        state: dict[Any, Any] = {}
         groups: list[dict[str, Any]] = []
+        others: list[dict[str, Any]] = []
         for optimizer, start in zip(self.optimizers, self._starts(), strict=True):
             own = optimizer.state_dict()
-            state |= {number + start: entry for number, entry in own["state"].items()}
+            state |= {number + start: entry for number, entry in own["state"].items() if isinstance(number, int)}
             groups += [{**g, "params": [number + start for number in g["params"]]} for g in own["param_groups"]]
-        return {"state": state, "param_groups": groups}
+            of_no_parameter = {key: entry for key, entry in own["state"].items() if not isinstance(key, int)}
+            beside = {key: value for key, value in own.items() if key not in ("state", "param_groups")}
+            others.append({"state": of_no_parameter, "beside": beside})
+        whole = {"state": state, "param_groups": groups}
+        return {**whole, _OTHERS: others} if any(any(other.values()) for other in others) else whole
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         groups = list(state_dict["param_groups"])
-        for optimizer, start in zip(self.optimizers, self._starts(), strict=True):
+        others = state_dict.get(_OTHERS) or [{"state": {}, "beside": {}} for _ in self.optimizers]
+        for optimizer, start, other in zip(self.optimizers, self._starts(), others, strict=True):
             end = start + _size(optimizer)
             own = [groups.pop(0) for _ in optimizer.param_groups]
+            numbered = {n - start: entry for n, entry in state_dict["state"].items() if start <= n < end}
             optimizer.load_state_dict(
                 {
-                    "state": {n - start: entry for n, entry in state_dict["state"].items() if start <= n < end},
+                    **other["beside"],
+                    "state": {**numbered, **other["state"]},
                     "param_groups": [{**g, "params": [n - start for n in g["params"]]} for g in own],
                 }
             )
