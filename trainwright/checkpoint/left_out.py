@@ -71,15 +71,6 @@ def clear_the_way(folder: Path) -> None:
             path.unlink()
 
 
-def clear_the_way(folder: Path) -> None:
-    """Take away links, pipes and folders under the names that a checkpoint is about to write."""
-    for path in (folder / name for name in OUR_NAMES):
-        if path.is_dir() and not path.is_symlink():
-            discard(path)
-        elif os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
-            path.unlink()
-
-
 def in_words(error: BaseException) -> str:
     """An error in a few words, on one line."""
     if isinstance(error, OSError) and error.strerror:
