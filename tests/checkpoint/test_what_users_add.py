@@ -369,7 +369,7 @@ def test_tuples_and_numbered_keys_of_a_schedule_come_back_as_they_were(tmp_path:
             self.seen: dict[int, int] = {}
             super().__init__(optimizer)
 
-        def get_lr(self) -> list[float]:
+        def get_lr(self) -> list[Any]:
             self.pairs.append((self.last_epoch, 1))
             self.seen[self.last_epoch] = self.seen.get(self.last_epoch - 1, 0) + 1
             return [float(rate) / len(set(self.pairs)) / self.seen[self.last_epoch] for rate in self.base_lrs]

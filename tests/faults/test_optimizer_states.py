@@ -25,7 +25,7 @@ class Net(nn.Module):
         self.layers = nn.Sequential(nn.Linear(ROWS[0]["x"].shape[-1], 5), nn.Tanh(), nn.Linear(5, 3)).to(dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x.to(self.layers[0].weight.dtype)).float()
+        return self.layers(x.to(next(self.parameters()).dtype)).float()
 
 
 def arguments(folder: Path, **extra: Any) -> TrainingArguments:
