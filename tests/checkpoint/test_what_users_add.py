@@ -385,3 +385,46 @@ def test_the_best_model_may_have_sub_folders(make_args: Any, tmp_path: Path) -> 
     Trainer(Nested(), args, train_dataset=runner.rows(), callbacks=[keep]).train()
     assert (tmp_path / "best/adapter/weights.txt").read_text() == "w"
     assert json.loads((tmp_path / "best/status.json").read_text())["files"] == ["adapter"]
+
+
+@pytest.mark.parametrize("odd", [torch.eye(2).to_sparse(), torch.ones(2, device="meta")], ids=["sparse", "meta"])
+def test_a_callback_with_a_tensor_that_no_file_holds_costs_only_its_state(tmp_path: Path, odd: torch.Tensor) -> None:
+    class Keeps(TrainerCallback):
+        def state_dict(self) -> dict[str, Any]:
+            return {"tensors": {"odd": odd}}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    folder = tmp_path / "run"
+    build(folder, callbacks=[Keeps()], max_steps=3).train()
+    assert [path.name for path in list_checkpoints(folder)] == ["checkpoint-3"]
+    assert "the state of Keeps" in left_out(folder)[0]
+
+
+def test_tuples_and_numbered_keys_of_a_schedule_come_back_as_they_were(tmp_path: Path) -> None:
+    class Remembers(torch.optim.lr_scheduler.LRScheduler):
+        """Keeps what cannot be told from an empty one what it will be."""
+
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.pairs: list[tuple[int, int]] = []
+            self.seen: dict[int, int] = {}
+            super().__init__(optimizer)
+
+        def get_lr(self) -> list[Any]:
+            self.pairs.append((self.last_epoch, 1))
+            self.seen[self.last_epoch] = self.seen.get(self.last_epoch - 1, 0) + 1
+            return [float(rate) / len(set(self.pairs)) / self.seen[self.last_epoch] for rate in self.base_lrs]
+
+    def run(checkpoint: str | None = None) -> Trainer:
+        args = build(tmp_path / "run", max_steps=6, resume=None).args
+        model = runner.Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        tools = (optimizer, Remembers(optimizer))
+        trainer = Trainer(model, args, train_dataset=runner.rows(), optimizers=tools)
+        trainer.train(resume_from_checkpoint=checkpoint)
+        return trainer
+
+    whole = run()
+    again = run(str(tmp_path / "run/checkpoint-3"))
+    assert again.lr_scheduler.state_dict() == whole.lr_scheduler.state_dict()
+    assert runner.fingerprint(again) == runner.fingerprint(whole)

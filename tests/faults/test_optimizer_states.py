@@ -25,23 +25,21 @@ class Net(nn.Module):
         self.layers = nn.Sequential(nn.Linear(ROWS[0]["x"].shape[-1], 5), nn.Tanh(), nn.Linear(5, 3)).to(dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x.to(self.layers[0].weight.dtype)).float()
+        return self.layers(x.to(next(self.parameters()).dtype)).float()
 
 
 def arguments(folder: Path, **extra: Any) -> TrainingArguments:
-    return TrainingArguments(
-        str(folder),
-        **{
-            "max_steps": 6,
-            "save_steps": 3,
-            "per_device_train_batch_size": 4,
-            "learning_rate": 1e-2,
-            "disable_tqdm": True,
-            "use_cpu": True,
-            "report_to": "none",
-            **extra,
-        },
-    )
+    settings: dict[str, Any] = {
+        "max_steps": 6,
+        "save_steps": 3,
+        "per_device_train_batch_size": 4,
+        "learning_rate": 1e-2,
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "report_to": "none",
+        **extra,
+    }
+    return TrainingArguments(str(folder), **settings)
 
 
 Make = Callable[[nn.Module], Any]
@@ -72,7 +70,7 @@ class Simple(Optimizer):
     def __init__(self, params: Any, lr: float = 0.05) -> None:
         super().__init__(params, {"lr": lr})
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         with torch.no_grad():
             for group in self.param_groups:
                 for parameter in group["params"]:
@@ -165,10 +163,11 @@ class Shared(Simple):
 class OfNoParameter(Simple):
     """Counts as MADGRAD does, and in a dict of its own."""
 
-    def step(self, closure: Any = None) -> None:
-        count = self.state.setdefault("k", torch.tensor([0]))
+    def step(self, closure: Any = None) -> Any:
+        state: dict[Any, Any] = self.state
+        count = state.setdefault("k", torch.tensor([0]))
         count += 1
-        seen = self.state["global"]
+        seen = state["global"]
         seen["n"] = seen.get("n", 0) + 1
         for group in self.param_groups:
             group["rate"] = 1 / (int(count) + seen["n"])
@@ -179,7 +178,7 @@ class OfNoParameter(Simple):
 
 
 class GroupTensors(Simple):
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             group.setdefault("scale", torch.tensor(1.0)).mul_(0.9)
             group.setdefault("scales", torch.ones(2)).mul_(0.9)
@@ -199,7 +198,7 @@ class Lookahead(Simple):
         self.slow: dict[int, Tensor] = {}
         self.count = 0
 
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         super().step()
         self.count += 1
         with torch.no_grad():
@@ -239,7 +238,7 @@ class TwoOptimizers(Module):
     def training_step(self, batch: Any) -> Tensor:
         return nn.functional.cross_entropy(self.net(batch["x"]), batch["labels"])
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self, plan: Any) -> Any:
         return [self.kind(self.net.layers[0].parameters()), self.kind(self.net.layers[2].parameters())]
 
 

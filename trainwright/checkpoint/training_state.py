@@ -9,13 +9,16 @@ from typing import Any
 
 from torch import Tensor
 
-from trainwright.checkpoint.optimizer_state import parameter_of
+from trainwright.checkpoint.optimizer_state import comes_back, parameter_of
 from trainwright.checkpoint.sharded import StoredTensors, is_stored
+from trainwright.checkpoint.states import join_state, split_state
 
 OPTIMIZER = "optimizer.safetensors"
 RANDOM = "random.safetensors"
 TRAINING = "training_state.json"
 CALLBACKS = "callbacks.safetensors"
+#: Beside "scheduler": those of its entries that JSON would change.
+SCHEDULE_MORE = "scheduler_more"
 
 
 def only_json(values: dict[str, Any]) -> dict[str, Any]:
@@ -28,6 +31,19 @@ def only_json(values: dict[str, Any]) -> dict[str, Any]:
             "tensors and plain numbers in its state_dict()."
         ) from error
     return values
+
+
+def more_of_schedule(state: dict[str, Any]) -> dict[str, Any]:
+    """The entries of a schedule's state that JSON would change: it has no tuples, and its keys are text."""
+    return {key: split_state(value, f"its {key}")[1] for key, value in state.items() if not comes_back(value)}
+
+
+def stored_schedule(rest: dict[str, Any]) -> dict[str, Any] | None:
+    """The schedule's state as it was."""
+    if rest["scheduler"] is None:
+        return None
+    exact = {key: join_state({}, value) for key, value in rest.get(SCHEDULE_MORE, {}).items()}
+    return {**rest["scheduler"], **exact}
 
 
 def load_training_state(

@@ -13,7 +13,7 @@ from torch import Tensor
 from trainwright.checkpoint.left_out import LeftOut
 from trainwright.checkpoint.pack import unstorable, why_unstorable
 from trainwright.checkpoint.states import join_state, split_state
-from trainwright.checkpoint.training_state import only_json
+from trainwright.checkpoint.training_state import SCHEDULE_MORE, more_of_schedule, only_json
 from trainwright.core.state import callback_states
 from trainwright.engines.torch.targets import unwrap
 from trainwright.trainer.signatures import is_users_own
@@ -61,12 +61,16 @@ def training_text(
     schedule = None
     if scheduler is not None:
         schedule = left_out.attempt("the learning-rate schedule", lambda: only_json(scheduler.state_dict()), None)
+    exact_schedule = {}
+    if schedule is not None:
+        exact_schedule = left_out.attempt("the learning-rate schedule's form", lambda: more_of_schedule(schedule), {})
     parameters = left_out.attempt("which parameters decay", lambda: _parameter_names(trainer), {})
     # Turned into text at once: schedulers go on changing their lists while the checkpoint is written.
     settled = json.dumps(
         {
             "optimizer": optimizer,
             "scheduler": schedule,
+            SCHEDULE_MORE: exact_schedule,
             "scaler": scaler.state_dict() if scaler is not None else None,
             "random": moment.random[1],
             "data": moment.position,

@@ -15,7 +15,7 @@ from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, hol
 from trainwright.checkpoint.optimizer_state import OWN_TYPE, on_device, unflatten_optimizer
 from trainwright.checkpoint.ownership import owner_after_resume
 from trainwright.checkpoint.sharded import StoredTensors, is_stored
-from trainwright.checkpoint.training_state import CALLBACKS, load_training_state
+from trainwright.checkpoint.training_state import CALLBACKS, load_training_state, stored_schedule
 from trainwright.checkpoint.weights import load_weights
 from trainwright.config.fields import ours
 from trainwright.config.secrets import holds_mask
@@ -148,8 +148,8 @@ class RestoringMethods(SavingMethods):
         with self.strategy.rewritten(self.model, self.optimizer):
             kept = [tensors[name] for name in rest["optimizer"].get(OWN_TYPE, ())]
             load_exactly(self.optimizer, optimizer, kept)
-        if self.lr_scheduler is not None and rest["scheduler"] is not None:
-            self.lr_scheduler.load_state_dict(in_form_of(rest["scheduler"], self.lr_scheduler.state_dict()))
+        if self.lr_scheduler is not None and (schedule := stored_schedule(rest)) is not None:
+            self.lr_scheduler.load_state_dict(in_form_of(schedule, self.lr_scheduler.state_dict()))
         return rest
 
     def _present_optimizer(self) -> PresentOptimizer:

@@ -24,7 +24,7 @@ from trainwright.checkpoint.interchange.random_states import to_transformers
 from trainwright.checkpoint.manifest import NAME as MANIFEST
 from trainwright.checkpoint.manifest import has_manifest, read_manifest, verify
 from trainwright.checkpoint.optimizer_state import unflatten_optimizer
-from trainwright.checkpoint.training_state import CALLBACKS, RANDOM, TRAINING, load_training_state
+from trainwright.checkpoint.training_state import CALLBACKS, RANDOM, TRAINING, load_training_state, stored_schedule
 from trainwright.checkpoint.training_state import OPTIMIZER as OUR_OPTIMIZER
 
 #: Files that only we read.
@@ -150,7 +150,7 @@ def _settings(group: dict[str, Any]) -> dict[str, Any]:
 def _schedule(rest: dict[str, Any], groups: list[_Group]) -> dict[str, Any]:
     ours = rest["optimizer"]["param_groups"]
     sources = [group.source for group in groups]
-    state = for_groups(rest["scheduler"], sources, len(ours)) or {}
+    state = for_groups(stored_schedule(rest), sources, len(ours)) or {}
     if "best" in state:
         # It follows a metric. "Nothing seen yet" is None here and infinity there.
         nothing_yet = {"min": {"best": float("inf")}, "max": {"best": float("-inf")}}.get(state.get("mode", ""), {})
