@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from typing import Any
 # Before torch and tokenizers are imported: two cores, and no network.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# Under nohup a hang-up is ignored, also by every process that a test starts.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 import pytest
 import torch

@@ -8,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 from typer.testing import CliRunner
 
 from trainwright.cli.app import app
+from trainwright.core.errors import NotSavedError
 from trainwright.trainer.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +31,26 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
+def test_the_last_line_is_what_is_not_on_disk(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the model cannot be written either, and says so in words of its own."""
+
+    def not_saved(*args: object, **kwargs: object) -> None:
+        raise NotSavedError({"checkpoint-9": "the disk is full"}, instead="elsewhere")
+
+    def refused(*args: object, **kwargs: object) -> None:
+        raise SafetensorError("No space left on device")
+
+    monkeypatch.setattr(Trainer, "train", not_saved)
+    monkeypatch.setattr(Trainer, "save_model", refused)
+    done = CliRunner().invoke(app, ["train", "e.yaml"])
+    assert done.exit_code == 1
+    assert done.output.strip().splitlines()[-1] == (
+        "Failed: Training came to its end, but this could not be saved: checkpoint-9 (the disk is full). "
+        "The weights as they are now are in elsewhere."
+    )
+
+
+@pytest.mark.full
 def test_a_run_that_no_disk_takes_says_so_in_its_last_line(place: Path) -> None:
     """No file may be longer than 8 KB, wherever it is: neither checkpoints nor the model can be written."""
     limited = f"ulimit -f 8; exec {sys.executable} -m trainwright train e.yaml"
