@@ -42,7 +42,8 @@ def trained_by_several(names: list[str], processes: int, *, resume: bool) -> dic
     """How runs of these kinds end, by so many processes, one run after the other; each in a folder of its name."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     command += ["-m", "tests.old_checkpoints.make", RESUME if resume else START, *names]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    paths = [path for path in (os.environ.get("PYTHONPATH"), str(ROOT)) if path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=170, check=False)
     if done.returncode:
         raise RuntimeError(done.stdout[-2000:] + done.stderr[-5000:])

@@ -58,6 +58,13 @@ def test_a_kept_checkpoint_ends_as_its_release_would_have(
     assert_ends_as_recorded(kept, trained(kept.name, resume=True))
 
 
+@pytest.mark.parametrize("kept", [path for path in of(1) if path.parent.name == "0.1.0"], ids=named)
+@pytest.mark.filterwarnings("ignore")
+def test_an_uninterrupted_run_ends_as_it_did_then(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert_ends_as_recorded(kept, trained(kept.name, resume=False))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("version", sorted({path.parent for path in KEPT}), ids=lambda path: path.name)
 def test_two_processes_go_on_with_what_two_processes_kept(
