@@ -219,7 +219,7 @@ def our_trainer(size: Size) -> tuple[Contender, Contender]:
         finally:
             args.save_in_background = True
 
-    return Contender(save, trainer._saver.wait), Contender(save_and_wait)
+    return Contender(save, trainer._present_run().saver.wait), Contender(save_and_wait)
 
 
 def yardstick(size: Size) -> Contender:

@@ -69,8 +69,8 @@ def misplace_what_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
     load, load_file = of(safetensors.torch.load), of(safetensors.torch.load_file)
     monkeypatch.setattr("trainwright.checkpoint.sharded.safe_open", _File)
-    monkeypatch.setattr("trainwright.trainer.recipe_folder.safe_open", _File)
+    monkeypatch.setattr("trainwright.training.recipe_folder.safe_open", _File)
     monkeypatch.setattr("trainwright.checkpoint.weights.load_file", load_file)
-    monkeypatch.setattr("trainwright.trainer.recipe_past.load_file", load_file)
+    monkeypatch.setattr("trainwright.training.recipe_past.load_file", load_file)
     monkeypatch.setattr(safetensors.torch, "load", load)
     monkeypatch.setattr(safetensors.torch, "load_file", load_file)

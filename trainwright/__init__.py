@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from trainwright.engines.torch.randomness import set_seed as set_seed
     from trainwright.trainer import Seq2SeqTrainer as Seq2SeqTrainer
     from trainwright.trainer import Trainer as Trainer
-    from trainwright.trainer.keeping import KeepBest as KeepBest
+    from trainwright.training.keep_best import KeepBest as KeepBest
 
 #: Public name -> module that defines it.
 _HOMES = {
@@ -75,7 +75,7 @@ _HOMES = {
     "ExportableState": "core.state",
     "HubStrategy": "config",
     "IntervalStrategy": "config",
-    "KeepBest": "trainer.keeping",
+    "KeepBest": "training.keep_best",
     "Modifier": "core.modifier",
     "Module": "engines.torch.module",
     "Monitor": "callbacks.monitor",

@@ -1,4 +1,6 @@
-"""What users rely on by name, one file a kind below ``promised/``: ``python -m tests.architecture.promises`` renews them.
+"""What users rely on by name, one file a kind below ``promised/``.
+
+``python -m tests.architecture.promises`` writes them anew.
 
 A line that goes, or changes, in one of these files is a break; a line that comes is a promise.
 """
@@ -29,7 +31,8 @@ def signature(function: Callable[..., Any]) -> str:
     """Names, kinds and whether there is a default: annotations and default values may become better."""
     words = []
     for parameter in inspect.signature(function).parameters.values():
-        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        stars = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
+        stars = "**" if parameter.kind is parameter.VAR_KEYWORD else stars
         only = "keyword " if parameter.kind is parameter.KEYWORD_ONLY else ""
         words.append(f"{only}{stars}{parameter.name}{'' if parameter.default is parameter.empty else '='}")
     return ", ".join(words)

@@ -175,7 +175,7 @@ MODULES = [
     "recipes.quantization.quantizers",
     "recipes.quantization.rounding",
     "recipes.quantization.schemes",
-    "trainer.keeping",
+    "training.keep_best",
     "trainer.trainer",
     "engines.torch.checksum",
     "engines.torch.rehearsal.estimate",

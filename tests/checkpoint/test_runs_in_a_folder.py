@@ -139,7 +139,7 @@ def test_a_checkpoint_caught_between_two_names_is_found(tmp_path: Path, by_name:
     trainer = runner.build(folder)
     trainer.train(resume_from_checkpoint=found if by_name else None)
     assert runner.fingerprint(trainer) == straight
-    assert trainer._first_step == 6
+    assert trainer._present_run().first_step == 6
     assert list(folder.glob(".checkpoint-*")) == []
 
 
@@ -213,7 +213,7 @@ def test_room_for_one_checkpoint_keeps_the_last_beside_the_best(tmp_path: Path) 
     assert names(folder) == ["checkpoint-12", "checkpoint-3"]
     again = scored(folder, {}, save_total_limit=1)
     assert again.train().global_step == 12
-    assert again._first_step == 12
+    assert again._present_run().first_step == 12
 
 
 def test_checkpoints_of_another_library_are_named_before_a_run_starts_anew(

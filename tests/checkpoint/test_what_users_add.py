@@ -348,7 +348,7 @@ def test_a_folder_that_cannot_be_forced_to_disk_still_gets_checkpoints(
 def test_a_disk_that_fails_to_force_is_a_failed_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable, "os", Refusing(errno.EIO))
     monkeypatch.setattr("trainwright.checkpoint.saver._WAITS", (0.0, 0.0))
-    monkeypatch.setattr("trainwright.trainer.bookkeeping.LAST_ATTEMPTS", (0.0,))
+    monkeypatch.setattr("trainwright.training.finish.LAST_ATTEMPTS", (0.0,))
     with pytest.raises(NotSavedError, match="Input/output error"):
         runner.build(tmp_path / "run").train()
 

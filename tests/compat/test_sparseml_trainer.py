@@ -21,7 +21,7 @@ from tests.models import Plain, classification_rows, sentence_rows, tiny_bert
 from trainwright.compat.sparseml import Trainer, TrainingArguments
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.recipes.language.reading import read_recipe
-from trainwright.trainer.recipe_folder import restore_recipe
+from trainwright.training.recipe_folder import restore_recipe
 
 MakeArgs = Callable[..., TrainingArguments]
 

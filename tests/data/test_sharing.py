@@ -21,7 +21,7 @@ from trainwright.data.order import LengthGroupedOrder, Order, RandomOrder
 from trainwright.data.rebuild import resumable_loader, shared_evaluation, shared_training, sharing_of
 from trainwright.data.stream_sharing import EveryNth
 from trainwright.engines.torch.backends import SingleProcess
-from trainwright.trainer.planning import TrainingPlan, refuse_uneven
+from trainwright.training.plan import TrainingPlan, refuse_uneven
 
 #: Numbers as a dataset.
 ROWS: Any = range

@@ -64,7 +64,7 @@ class Steps(TrainerCallback):
         self.rows: list[tuple[int, list[int]]] = []
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        model, feed = kwargs["model"], self.trainer._feed
+        model, feed = kwargs["model"], self.trainer._present_run().feed
         self.rows.append((feed.epoch, [] if feed.on_filler() else model.seen))
         model.seen = []
 

@@ -205,9 +205,9 @@ CASES: dict[str, tuple[str, tuple[int, ...], dict[str, Any], str]] = {
 
 
 def work(folder: Path, where: str, extra: dict[str, Any], called: str) -> None:
-    from trainwright.trainer import leaving
+    from trainwright.training import stop
 
-    leaving._LAST_SAVE_SECONDS = 2.0  # type: ignore[attr-defined]
+    stop._LAST_SAVE_SECONDS = 2.0  # type: ignore[attr-defined]
     trainer = build(folder, Place(folder), where, **extra)
     if called == "predict":
         trainer.predict(rows()[:16])  # type: ignore[arg-type]

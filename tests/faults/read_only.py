@@ -28,7 +28,7 @@ class WritesEachTime(Trainer):
     """Asks the tokenizer at every save, not only at the first."""
 
     def _save_checkpoint(self, model: object, trial: object = None) -> None:
-        self._capture._processor_files = None
+        self._present_run().capture._processor_files = None
         super()._save_checkpoint(model, trial)  # type: ignore[arg-type]
 
 

@@ -95,7 +95,7 @@ def test_what_is_restored_lies_as_it_did(tmp_path: Path, name: str) -> None:
     whole, averages = run("whole", in_training)
     run("cut", Looks(0), steps=3)
     resumed, again = run("cut", restored)
-    assert resumed._first_step == 3
+    assert resumed._present_run().first_step == 3
     assert in_training.seen
     assert restored.seen == in_training.seen
     for (key, one), other in zip(whole.model.state_dict().items(), resumed.model.state_dict().values(), strict=True):

@@ -21,7 +21,7 @@ from trainwright import NotSavedError, TrainerCallback, get_last_checkpoint
 from trainwright.checkpoint import durable
 from trainwright.checkpoint.directory import list_checkpoints
 from trainwright.checkpoint.manifest import problems_of
-from trainwright.trainer import bookkeeping
+from trainwright.training import finish
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,7 +36,7 @@ def kinds(folder: Path) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bookkeeping, "LAST_ATTEMPTS", (0.0, 0.0))
+    monkeypatch.setattr(finish, "LAST_ATTEMPTS", (0.0, 0.0))
     monkeypatch.setattr("trainwright.checkpoint.saver._WAITS", (0.0, 0.0))
 
 
@@ -156,8 +156,8 @@ import resource, sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from tests.faults import runner
-from trainwright.trainer import bookkeeping
-bookkeeping.LAST_ATTEMPTS = (0.0,)
+from trainwright.training import finish
+finish.LAST_ATTEMPTS = (0.0,)
 runner.torch.set_num_threads(1)
 folder = Path({folder!r})
 class Limit(runner.TrainerCallback):

@@ -22,7 +22,7 @@ from tests.faults.scenarios import SCENARIOS as PLAIN
 from tests.faults.scenarios import Scenario, Unrepeatable, Words, streaming
 from trainwright import Trainer, TrainerCallback, TrainingArguments
 from trainwright.core.errors import Preempted
-from trainwright.trainer.checkpoint_texts import callback_tensors
+from trainwright.training.checkpoint_texts import callback_tensors
 
 SCENARIOS = {**PLAIN, **OWN}
 _TIMES = ("runtime", "per_second")

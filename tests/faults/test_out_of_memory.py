@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.models import Plain, classification_rows
+from tests.unprepared import Unprepared
 from trainwright import Trainer, TrainerCallback, TrainingArguments
 
 Make = Callable[..., TrainingArguments]
@@ -119,10 +120,6 @@ def test_an_error_at_any_call_leaves_no_trace(make_args: Make, in_backward: bool
         assert int(model.counted) == 2 * ROWS
         torch.testing.assert_close(model.drawn, whole.model.drawn, rtol=1e-12, atol=0)
         assert_same_run(trainer, whole)
-
-
-class Unprepared(Trainer):
-    def _look_for_what_fits(self, run: Any, loader: Any) -> None: ...
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tests.faults import runner
+from tests.unprepared import Unprepared
 from trainwright import Trainer, TrainingArguments, get_last_checkpoint
 
 
@@ -45,10 +46,6 @@ class Codebook(nn.Module):
         if self.passes == self.fails_at:
             raise self.error
         return self.out(hidden + self.follower(x) + self.codes[nearest] - self.mean)
-
-
-class Unprepared(Trainer):
-    def _look_for_what_fits(self, run: Any, loader: Any) -> None: ...
 
 
 def build(folder: Path, model: nn.Module, *, looks: bool = False, **extra: Any) -> Trainer:

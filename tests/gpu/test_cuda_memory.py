@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.unprepared import Unprepared
 from trainwright import Trainer, TrainingArguments
 
 pytestmark = pytest.mark.gpu
@@ -83,10 +84,10 @@ def test_a_batch_that_does_not_fit_has_the_loss_curve_of_one_that_does(
     small, _ = losses(tmp_path / "small", data, per_device_train_batch_size=4, gradient_accumulation_steps=BATCH // 4)
     with caplog.at_level("INFO"):
         cut, trainer = losses(tmp_path / "auto", data, per_device_train_batch_size=BATCH, micro_batch="auto")
-    assert 1 < trainer._micro.parts < BATCH
+    assert 1 < trainer._present_run().micro.parts < BATCH
     assert "is done again" not in caplog.text, "the look before the first step was too hopeful"
     assert cut == pytest.approx(small, rel=2e-3)
-    assert trainer.state.log_history[0]["micro_batch"] == BATCH // trainer._micro.parts
+    assert trainer.state.log_history[0]["micro_batch"] == BATCH // trainer._present_run().micro.parts
 
 
 def test_a_rare_long_batch_is_done_again_in_pieces(
@@ -96,9 +97,6 @@ def test_a_rare_long_batch_is_done_again_in_pieces(
     lengths[3 * 64 : 4 * 64] = [LENGTH] * 64
     data = texts(lengths)
     common = {"train_sampling_strategy": "sequential", "max_steps": 4}
-
-    class Unprepared(Trainer):
-        def _look_for_what_fits(self, run: Any, loader: Any) -> None: ...
 
     small, _ = losses(tmp_path / "a", data, per_device_train_batch_size=4, gradient_accumulation_steps=16, **common)
     with caplog.at_level("INFO"):

@@ -1,4 +1,4 @@
-"""What a step costs in Python, as a number that does not depend on the machine: `bench/overhead.py` measures the time."""
+"""What a step costs in Python, as a number that does not depend on the machine; the time is in `bench/overhead.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether this commit computes, to the last bit, what another one does: ``python -m tests.old_checkpoints.bits [COMMIT]``.
+"""Whether this code computes, to the last bit, what a commit does: ``python -m tests.old_checkpoints.bits [COMMIT]``.
 
 The package of that commit (the one in ``previous_release`` if none is named) is unpacked beside this one, every kind of
 run is trained with both, in processes of their own, from the start and from the kept checkpoint, and losses and
@@ -94,7 +94,8 @@ def differences(commit: str) -> list[str]:
             command = [sys.executable, "-P", "-m", "tests.old_checkpoints.bits", TRAIN, str(place / name)]
             with (place / f"{name}.log").open("w") as log:
                 processes.append(subprocess.Popen(command, env=environment, cwd=place, stdout=log, stderr=log))
-        if any([process.wait() for process in processes]):
+        codes = [process.wait() for process in processes]
+        if any(codes):
             logs = [(place / f"{name}.log").read_text()[-3000:] for name in ("now", "then")]
             raise RuntimeError("\n".join(logs))
         return compare(place / "now", place / "then")

@@ -14,8 +14,8 @@ from trainwright import EMACallback, Trainer, TrainerCallback, TrainingArguments
 from trainwright.recipes.pruning.magnitude import MagnitudePruningModifier
 from trainwright.recipes.pruning.obs import OBSPruningModifier
 from trainwright.recipes.pruning.structured import StructuredPruningModifier
-from trainwright.trainer.recipe_folder import restore_recipe
-from trainwright.trainer.recipe_methods import refuse_for_sharded
+from trainwright.training.recipe import refuse_for_sharded
+from trainwright.training.recipe_folder import restore_recipe
 
 RECIPE = """
 training_modifiers:
@@ -154,7 +154,7 @@ def test_what_needs_whole_tensors_is_refused_on_shards(tmp_path: Path) -> None:
 
 
 def test_masks_beside_a_saved_model_take_a_bit_each(tmp_path: Path) -> None:
-    from trainwright.trainer.recipe_folder import read_recipe_state
+    from trainwright.training.recipe_folder import read_recipe_state
 
     trainer, _ = train(tmp_path)
     trainer.save_model(tmp_path / "model")
@@ -180,7 +180,7 @@ def test_masks_beside_a_saved_model_take_a_bit_each(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_of_the_model_alone_knows_its_masks(tmp_path: Path) -> None:
-    from trainwright.trainer.recipe_folder import read_recipe_state
+    from trainwright.training.recipe_folder import read_recipe_state
 
     trainer, _ = train(tmp_path, save_only_model=True)
     states = read_recipe_state(tmp_path / "checkpoint-32")

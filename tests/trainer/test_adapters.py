@@ -138,7 +138,7 @@ def test_a_resume_is_bit_equal(make_args: Make, tmp_path: Path, kind: str) -> No
     whole = run(make_args, tmp_path / "whole", make).model.state_dict()
     before = run(make_args, tmp_path / "cut", make, callbacks=[StopAt(2)]).model.state_dict()
     resumed = run(make_args, tmp_path / "cut", make)
-    assert resumed._first_step == 2
+    assert resumed._present_run().first_step == 2
     assert any(not torch.equal(tensor, whole[name]) for name, tensor in before.items())
     for name, tensor in resumed.model.state_dict().items():
         assert torch.equal(tensor, whole[name]), name

@@ -167,7 +167,7 @@ def test_a_checkpointer_that_fails_does_not_end_the_run(
     with pytest.raises(NotSavedError, match="still down"):
         trainer.train()
     assert trainer.state.global_step == 11
-    kinds = {event["kind"]: event["message"] for event in trainer._events.recorded}
+    kinds = {event["kind"]: event["message"] for event in trainer._present_run().events.recorded}
     assert "the network is down" in kinds["save_failed"]
     assert "still down" in kinds["lost"]
     with zipfile.ZipFile(checkpointer.path) as archive:

@@ -114,6 +114,18 @@ def _shown(before: Callable[[], None], listener: Callable[..., Any], *args: Any,
     return listener(*args, **kwargs)
 
 
+class _Heard(dict[str, list[Callable[..., Any]]]):
+    """Event -> listeners, found when first asked for."""
+
+    def __init__(self, handler: CallbackHandler) -> None:
+        super().__init__()
+        self._handler = handler
+
+    def __missing__(self, event: str) -> list[Callable[..., Any]]:
+        self[event] = found = self._handler.listeners(event)
+        return found
+
+
 class CallbackHandler:
     """The callbacks of one run, and a table event -> listeners, so that an event nobody hears costs one look-up."""
 
@@ -130,7 +142,8 @@ class CallbackHandler:
             "eval_dataloader": None,
             **references,
         }
-        self._listeners: dict[str, list[Callable[..., Any]]] = {}
+        #: Bound methods that hear each event, in calling order; looked at in every step.
+        self.heard: dict[str, list[Callable[..., Any]]] = _Heard(self)
         self._before_looking: Callable[[], None] | None = None
         for callback in callbacks:
             self.add_callback(callback)
@@ -159,14 +172,14 @@ class CallbackHandler:
             logger.warning("There are now two callbacks of class %s; both will be called.", type(added).__name__)
         self.callbacks.insert(0 if first else len(self.callbacks), added)
         self.callbacks.sort(key=lambda c: bool(getattr(c, "listens_last", False)))
-        self._listeners.clear()
+        self.heard.clear()
 
     def pop_callback(self, callback: Any) -> Any:
         """Remove and return the first callback of a class, or the instance; None when there is none."""
         for existing in self.callbacks:
             if isinstance(existing, callback) if isinstance(callback, type) else existing == callback:
                 self.callbacks.remove(existing)
-                self._listeners.clear()
+                self.heard.clear()
                 return existing
         return None
 
@@ -180,16 +193,12 @@ class CallbackHandler:
 
     def listeners(self, event: str) -> list[Callable[..., Any]]:
         """Bound methods that hear ``event``, in calling order."""
-        found = self._listeners.get(event)
-        if found is None:
-            found = [self._listener(callback, event) for callback in self.callbacks if listens_to(callback, event)]
-            self._listeners[event] = found
-        return found
+        return [self._listener(callback, event) for callback in self.callbacks if listens_to(callback, event)]
 
     def call_before_looking(self, before: Callable[[], None] | None) -> None:
         """Call ``before`` each time a listener is called that may look at the model."""
         self._before_looking = before
-        self._listeners.clear()
+        self.heard.clear()
 
     def _listener(self, callback: Any, event: str) -> Callable[..., Any]:
         listener = getattr(callback, event)
@@ -209,7 +218,7 @@ class CallbackHandler:
         self, event: str, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         """Call the listeners of ``event``; switches on a control that one returns are copied onto ours."""
-        for listener in self.listeners(event):
+        for listener in self.heard[event]:
             answer = listener(args, state, control, **self.references, **kwargs)
             if answer is not None and answer is not control:
                 vars(control).update(vars(answer))

@@ -50,7 +50,7 @@ class NotSavedError(RuntimeError):
 
 
 class StopRequested(BaseException):
-    """Raised between two steps to leave the loop; the Trainer turns it into what the caller sees."""
+    """Raised out of an evaluation, or a wait for data, where somebody asks to stop; the loop ends with it."""
 
     def __init__(self, reason: str, *, by_keyboard: bool = False) -> None:
         super().__init__(reason)
@@ -70,14 +70,6 @@ class NonFiniteError(ArithmeticError):
 
 class DivergedError(RuntimeError):
     """Processes that should have the same weights do not (``check_weights_every``)."""
-
-
-class Rewind(BaseException):
-    """Raised to go back to the last good checkpoint and leave out ``batches``: (epoch, batch numbers) pairs."""
-
-    def __init__(self, step: int, batches: list[tuple[int, list[int]]]) -> None:
-        super().__init__(step)
-        self.step, self.batches = step, batches
 
 
 class GivenUp(BaseException):

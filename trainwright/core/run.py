@@ -1,9 +1,9 @@
-"""A run is a plain record; functions in ``loop`` act on it."""
+"""A run is a record of one training; the functions in ``loop`` and ``training`` act on it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
@@ -81,40 +81,124 @@ class Unfinished:
     stop: bool = False
 
 
-@dataclass
-class Run:
-    """Everything the loop needs; ``evaluate``, ``save``, ``log`` and ``finish`` are what the front door provides."""
+@dataclass(frozen=True)
+class Done:
+    """A run came to its end."""
 
-    args: Any
-    state: TrainerState
-    control: TrainerControl
-    callbacks: CallbackHandler
-    engine: Engine
-    feed: Feed
-    log: Callable[[dict[str, float]], None]
-    evaluate: Callable[[], dict[str, float]]
-    save: Callable[[], None]
-    finish: Callable[[], None]
-    #: Sees each micro-batch before it is trained on (token and FLOP counts); None when nothing is counted.
-    observe_batch: Callable[[Any], None] | None = None
-    last_logged_step: int = 0
-    #: Epoch before which no evaluation counts as the best.
-    best_after: float = 0.0
-    #: Looks at what comes from outside (a signal, the time); may raise to leave the loop.
-    attend: Callable[[], None] = lambda: None
-    #: Done first, where a run goes on from a checkpoint.
-    unfinished: Unfinished = Unfinished()
-    #: Puts random numbers and weights where the checkpoint left them, whatever was drawn on the way there.
-    take_up_state: Callable[[], None] = lambda: None
-    phase: Phase = Phase.BETWEEN
-    #: How batches are cut to fit into memory.
-    micro: MicroBatching = field(default_factory=MicroBatching)
-    #: (batch, parts) -> pieces of it, in order.
-    cut: Callable[[Any, int], list[Any]] = lambda batch, parts: [batch]
-    #: (rows, parts): a step did not fit; batches of ``rows`` samples are now cut into ``parts``.
-    redo: Callable[[int, int], None] = lambda rows, parts: None
+
+@dataclass(frozen=True)
+class Stopped:
+    """Somebody outside asked the run to stop: a signal, the time, another process."""
+
+    reason: str
+    by_keyboard: bool = False
+
+
+@dataclass(frozen=True)
+class Rewind:
+    """Too many steps in a row were not finite: go back to a checkpoint and leave out the batches that they had."""
+
+    step: int
+    #: Pairs of epoch and batch numbers.
+    batches: list[tuple[int, list[int]]]
+
+
+#: How the loop was left.
+Outcome = Done | Stopped | Rewind
+
+
+class Setup(Protocol):
+    """What the loop sees of what lives with the Trainer."""
+
+    @property
+    def args(self) -> Any: ...
+    @property
+    def state(self) -> TrainerState: ...
+    @property
+    def control(self) -> TrainerControl: ...
+    @property
+    def callbacks(self) -> CallbackHandler: ...
+    @property
+    def engine(self) -> Engine: ...
+
+
+class Actions(Protocol):
+    """What the loop asks for and does not do itself; ``training/actions.py`` does it."""
+
+    def log(self, run: Any, logs: dict[str, float]) -> Rewind | None:
+        """Log; where that shows that steps were not finite, the run may have to go back."""
+        ...
+
+    def evaluate(self, run: Any) -> dict[str, float]:
+        """Metrics of the model as it is."""
+        ...
+
+    def save(self, run: Any) -> None:
+        """Write a checkpoint."""
+        ...
+
+    def attend(self, run: Any) -> Rewind | Stopped | None:
+        """Look at what comes from outside the loop (a signal, the time), and at steps that were not finite."""
+        ...
+
+    def settle(self, run: Any) -> Rewind | None:
+        """After the last step: wait for what is not known yet of the last ones."""
+        ...
+
+    def finish(self, run: Any) -> None:
+        """Sum the run up, before ``on_train_end``."""
+        ...
+
+    def rewind(self, run: Any, rewind: Rewind) -> None:
+        """Put the run back to its newest good checkpoint."""
+        ...
+
+    def take_up_state(self, run: Any) -> None:
+        """Put random numbers and weights where the checkpoint left them, whatever was drawn on the way there."""
+        ...
+
+    def cut(self, run: Any, batch: Any, parts: int) -> list[Any]:
+        """``batch`` in pieces, in order."""
+        ...
+
+    def redone(self, run: Any, rows: int, parts: int) -> None:
+        """A step did not fit; batches of ``rows`` samples are now cut into ``parts``."""
+        ...
+
+
+class Run(Protocol):
+    """One training, as the loop sees it; ``training/run.py`` has the record."""
+
+    phase: Phase
+    last_logged_step: int
+
+    @property
+    def setup(self) -> Setup: ...
+    @property
+    def actions(self) -> Actions: ...
+    @property
+    def feed(self) -> Feed: ...
+
+    @property
+    def micro(self) -> MicroBatching:
+        """How batches are cut to fit into memory."""
+        ...
+
+    @property
+    def observe_batch(self) -> Callable[[Any], None] | None:
+        """Sees each micro-batch before it is trained on (token and FLOP counts); None when nothing is counted."""
+        ...
+
+    @property
+    def best_after(self) -> float:
+        """Epoch before which no evaluation counts as the best."""
+        ...
+
+    @property
+    def unfinished(self) -> Unfinished:
+        """What to do first, where a run goes on from a checkpoint."""
+        ...
 
     def fire(self, event: str, **kwargs: Any) -> None:
-        """Tell the listeners of ``event``; they may set switches on ``control``."""
-        if self.callbacks.listeners(event):
-            self.callbacks.call_event(event, self.args, self.state, self.control, **kwargs)
+        """Tell the listeners of ``event``; they may set switches on the control."""
+        ...

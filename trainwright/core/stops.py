@@ -19,6 +19,7 @@ from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 from trainwright.core.errors import Preempted, StopRequested
+from trainwright.core.run import Stopped
 from trainwright.core.signals import ENDING, HANG_UP, STOPPING, Handlers, be_deaf_at_exit, mute_lost_terminal
 
 logger = logging.getLogger("trainwright")
@@ -197,16 +198,21 @@ class StopRequests:
         """Whether a stop is wanted."""
         return self._received is not None or self._time_is_up() or self._file_asks()
 
-    def raise_if_asked(self) -> None:
-        """Leave the loop if a stop is wanted."""
+    def request(self) -> Stopped | None:
+        """The stop that is wanted, if one is."""
         if self._received is not None:
             self._served = True
-            raise StopRequested(signal.Signals(self._received).name, by_keyboard=self._received == signal.SIGINT)
+            return Stopped(signal.Signals(self._received).name, by_keyboard=self._received == signal.SIGINT)
         if self._time_is_up():
             assert self._max_seconds is not None
-            raise StopRequested(f"max_hours={self._max_seconds / 3600:g}")
-        if self._file_asks():
-            raise StopRequested("the launcher")
+            return Stopped(f"max_hours={self._max_seconds / 3600:g}")
+        return Stopped("the launcher") if self._file_asks() else None
+
+    def raise_if_asked(self) -> None:
+        """Leave, by an exception, where a stop is wanted and the loop is not the one that asks."""
+        stop = self.request()
+        if stop is not None:
+            raise StopRequested(stop.reason, by_keyboard=stop.by_keyboard)
 
     def _file_asks(self) -> bool:
         if self._file is None or time.monotonic() < self._next_look:

@@ -34,8 +34,8 @@ from trainwright.recipes.oneshot import acts_at_once, apply_modifiers, gradients
 from trainwright.recipes.pruning.surgeon import SurgeonModifier
 from trainwright.recipes.quantization.modifier import QuantizationModifier
 from trainwright.recipes.selecting import prunable_layers
-from trainwright.trainer.recipe_folder import RECIPE, state_file, write_recipe_files
-from trainwright.trainer.recipe_past import Past
+from trainwright.training.recipe_folder import RECIPE, state_file, write_recipe_files
+from trainwright.training.recipe_past import Past
 
 #: Rows of an experiment's training data to look at.
 _ROWS = 512

@@ -31,9 +31,9 @@ from trainwright.experiment.tasks.causal_lm import character_lines
 from trainwright.experiment.tasks.image_classification import digit_rows
 from trainwright.experiment.unused import unused_keys
 from trainwright.trackers import build_tracker
-from trainwright.trainer.recipe_folder import restore_recipe
 from trainwright.trainer.seq2seq import Seq2SeqTrainer
 from trainwright.trainer.trainer import Trainer
+from trainwright.training.recipe_folder import restore_recipe
 
 CALLBACKS: dict[str, Any] = {"early_stopping": EarlyStoppingCallback, "ema": EMACallback, "monitor": Monitor}
 #: Options that people write for the longer names of the classes.

@@ -25,8 +25,8 @@ from trainwright.experiment.building import Built, arguments_for, build, run_fol
 from trainwright.experiment.running import SPEED, is_refusal, refuse_unwritable
 from trainwright.experiment.sources import first
 from trainwright.experiment.stored import resolved
-from trainwright.trainer.planning import plan_training
 from trainwright.trainer.trainer import Trainer
+from trainwright.training.plan import plan_training
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _length(rows: Any) -> str:
 
 def _schedule_lines(built: Built) -> list[tuple[str, str]]:
     trainer, args = built.trainer, built.args
-    plan = plan_training(trainer, trainer.get_train_dataloader())
+    plan = plan_training(trainer._setup, trainer.get_train_dataloader())
     trainer.create_optimizer_and_scheduler(plan.max_steps)
     rates = _rates(trainer.lr_scheduler, plan.max_steps)
     # A run starts with an optimizer of its own.

@@ -20,6 +20,8 @@ from trainwright.experiment.sources import first
 from trainwright.experiment.tasks import task_kit
 from trainwright.experiment.tasks.base import Given, Prepared
 from trainwright.trainer.trainer import Trainer
+from trainwright.training.memory import largest_batch
+from trainwright.training.step import call_compute_loss
 
 logger = logging.getLogger("trainwright")
 
@@ -83,7 +85,7 @@ def estimate(loaded: Loaded, *, gpus: int = 1, memory: float | None = None) -> P
             args,
             batch,
             gpus=gpus,
-            loss=lambda model, inputs: trainer._call_compute_loss(model, inputs, None),
+            loss=lambda model, inputs: call_compute_loss(trainer._setup, model, inputs, None),
         )
     except ValueError as error:
         raise ConfigError(f"{loaded.document.source}: {error}") from error
@@ -123,7 +125,7 @@ def _batch(trainer: Trainer) -> Any:
     """The largest of a few batches; a mask that masks nothing is left out, since attention does without it too."""
     with _quiet():
         loader = trainer.get_train_dataloader()
-        batch = trainer._largest_batch(loader)
+        batch = largest_batch(trainer._setup, loader)
     batch = next(iter(loader)) if batch is None else batch
     mask = _named(batch).get("attention_mask")
     if isinstance(mask, Tensor) and bool(mask.all()):

@@ -26,8 +26,8 @@ from trainwright.experiment.stored import EXPERIMENT, load_stored, refuse_masked
 from trainwright.recipes.export.exporting import FORMATS, export_model
 from trainwright.recipes.export.results import Exported
 from trainwright.recipes.export.semi_structured import layers_of_two_of_four
-from trainwright.trainer.recipe_folder import RECIPE, restore_recipe
-from trainwright.trainer.recipe_past import holds_pickled_weights, load_what_fits
+from trainwright.training.recipe_folder import RECIPE, restore_recipe
+from trainwright.training.recipe_past import holds_pickled_weights, load_what_fits
 
 #: What belongs to a model besides its weights.
 BESIDES = (

@@ -16,7 +16,7 @@ def take_step(run: Run, batches: list[Any]) -> None:
     Up to the update a step is a transaction: one that does not fit into memory leaves no trace and is done again in
     smaller pieces.
     """
-    engine = run.engine
+    engine = run.setup.engine
     if run.observe_batch is not None:
         for batch in batches:
             run.observe_batch(batch)
@@ -32,7 +32,7 @@ def take_step(run: Run, batches: list[Any]) -> None:
 
 def accumulate(run: Run, pieces: list[Any], progress: Progress | None = None) -> Any:
     """The gradient of a step, piece by piece; returns its loss."""
-    engine, loss = run.engine, None
+    engine, loss = run.setup.engine, None
     work = list(zip(pieces, portions(run, pieces, progress), strict=True))
     if engine.runs_in_step:
         work += fillers(engine, *work[-1], missing=engine.most(len(work)) - len(work))
@@ -83,9 +83,9 @@ def accumulate_in_pieces(run: Run, batches: list[Any]) -> Any:
         try:
             loss = accumulate(run, [piece for pieces in cut for piece in pieces], progress)
         except Exception as error:
-            if not run.micro.automatic or not run.engine.is_out_of_memory(error):
+            if not run.micro.automatic or not run.setup.engine.is_out_of_memory(error):
                 raise
-            rows = run.engine.rows(batches[progress.batch_of[progress.piece]])
+            rows = run.setup.engine.rows(batches[progress.batch_of[progress.piece]])
             if not run.micro.refine(rows):
                 error.add_note("trainwright: even one sample at a time does not fit into memory.")
                 raise
@@ -93,19 +93,19 @@ def accumulate_in_pieces(run: Run, batches: list[Any]) -> Any:
             run.micro.fitted()
             return loss
         # Outside the except block: the error holds on to the tensors that did not fit.
-        run.engine.undo_step()
-        run.redo(rows, run.micro.parts)
+        run.setup.engine.undo_step()
+        run.actions.redone(run, rows, run.micro.parts)
 
 
 def pieces_of(run: Run, batch: Any) -> list[Any]:
     """``batch``, cut as finely as it has to be at present."""
-    parts = run.micro.parts_for(run.engine.rows(batch))
-    return [batch] if parts == 1 else run.cut(batch, parts)
+    parts = run.micro.parts_for(run.setup.engine.rows(batch))
+    return [batch] if parts == 1 else run.actions.cut(run, batch, parts)
 
 
 def portions(run: Run, pieces: list[Any], progress: Progress | None = None) -> list[Portion]:
     """Weight each micro-batch by its share of the step's targets: a mean of means would not do."""
-    engine, count = run.engine, len(pieces)
+    engine, count = run.setup.engine, len(pieces)
     if count == 1 and engine.is_alone:
         return [whole_step(engine.count_targets(pieces[0]))]
     targets = [engine.count_targets(piece) for piece in pieces]
@@ -143,4 +143,4 @@ def whole_step(targets: Any) -> Portion:
 
 def log_is_due(run: Run) -> bool:
     """Whether this step will be logged by the default flow, so that its gradient norm is worth computing."""
-    return log_is_likely(run.args, run.state, epoch_ends=run.feed.on_last_group())
+    return log_is_likely(run.setup.args, run.setup.state, epoch_ends=run.feed.on_last_group())

@@ -1,17 +1,15 @@
-"""Trainer methods for the Hugging Face Hub, through ``huggingface_hub``."""
+"""Model cards and uploads to the Hugging Face Hub, through ``huggingface_hub``."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
-
-from torch import nn
 
 from trainwright.checkpoint.directory import checkpoint_path
 from trainwright.config.run_directory import run_directory
 from trainwright.config.secrets import redacted
 from trainwright.core.state import TrainerState
-from trainwright.trainer.restoring import RestoringMethods
+from trainwright.training.run import TrainingRun
+from trainwright.training.setup import Setup
 
 #: What a model's reader has no use for.
 STATE = [
@@ -30,109 +28,59 @@ STATE = [
 ]
 
 
-class HubMethods(RestoringMethods):
-    """Model card and upload of a Trainer."""
+def create_repo(setup: Setup, token: str | None) -> None:
+    """Create the repository that ``hub_model_id`` (or the output directory's name) stands for."""
+    name = setup.args.hub_model_id or run_directory(setup.args).name
+    url = _hub_api(token or setup.args.hub_token).create_repo(name, private=setup.args.hub_private_repo, exist_ok=True)
+    setup.hub_model_id = url.repo_id
 
-    hub_model_id: str | None = None
-    _upload: Any = None
 
-    def save_model(self, output_dir: str | Path | None = None, _internal_call: bool = False) -> None:
-        """Write the model so that ``from_pretrained`` reads it, and upload it if ``push_to_hub`` is set."""
-        super().save_model(output_dir, _internal_call)
-        if self.args.push_to_hub and not _internal_call:
-            self.push_to_hub(commit_message="Model save")
+def upload_model(setup: Setup, message: str | None, *, blocking: bool, token: str | None, revision: str | None) -> Any:
+    """Upload the output directory without its checkpoints."""
+    return _hub_api(token or setup.args.hub_token).upload_folder(
+        repo_id=setup.hub_model_id,
+        folder_path=str(run_directory(setup.args)),
+        commit_message=message,
+        run_as_future=not blocking,
+        revision=revision or setup.args.hub_revision,
+        ignore_patterns=["checkpoint-*", ".checkpoint-*", "previous-*", "runs/*", *STATE],
+    )
 
-    def init_hf_repo(self, token: str | None = None) -> None:
-        """Create the repository that ``hub_model_id`` (or the output directory's name) stands for."""
-        if not self.is_world_process_zero():
-            return
-        name = self.args.hub_model_id or run_directory(self.args).name
-        url = _hub_api(token or self.args.hub_token).create_repo(
-            name, private=self.args.hub_private_repo, exist_ok=True
-        )
-        self.hub_model_id = url.repo_id
 
-    def push_to_hub(
-        self,
-        commit_message: str | None = "End of training",
-        blocking: bool = True,
-        token: str | None = None,
-        revision: str | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Save the model and its card, and upload the output directory without its checkpoints."""
-        if self.hub_model_id is None:
-            self.init_hf_repo(token)
-        self._fire("on_push_begin")
-        # Of weights in parts every process writes some; one uploads them.
-        self.save_model(_internal_call=True)
-        if not self.is_world_process_zero():
-            return None
-        self.create_model_card(**kwargs)
-        return _hub_api(token or self.args.hub_token).upload_folder(
-            repo_id=self.hub_model_id,
-            folder_path=str(run_directory(self.args)),
-            commit_message=commit_message,
-            run_as_future=not blocking,
-            revision=revision or self.args.hub_revision,
-            ignore_patterns=["checkpoint-*", ".checkpoint-*", "previous-*", "runs/*", *STATE],
-        )
+def push_checkpoint(run: TrainingRun) -> None:
+    """Upload the checkpoint just saved, in the background, as ``hub_strategy`` says.
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
-        """Save, then upload as ``hub_strategy`` says."""
-        super()._save_checkpoint(model, trial)
-        written = checkpoint_path(self._run_directory(), self.state.global_step)
-        # Waited for in this case; a disk that refused it has been reported.
-        is_there = self.args.push_to_hub and self.args.hub_strategy != "end" and self._saver.last_saved == written
-        if is_there and self.is_world_process_zero():
-            self._push_checkpoint(written)
+    Skipped while an earlier upload is under way, unless ``hub_always_push``.
+    """
+    setup, args = run.setup, run.setup.args
+    written = checkpoint_path(run_directory(args), setup.state.global_step)
+    # Waited for in this case; a disk that refused it has been reported.
+    is_there = args.push_to_hub and args.hub_strategy != "end" and run.saver.last_saved == written
+    if not is_there or not setup.hooks().is_world_process_zero():
+        return
+    if setup.upload is not None and not setup.upload.done() and not args.hub_always_push:
+        return
+    setup.fire("on_push_begin")
+    folders = {"checkpoint": "last-checkpoint", "all_checkpoints": written.name}
+    options: dict[str, Any] = (
+        {"path_in_repo": folders[args.hub_strategy]} if args.hub_strategy in folders else {"ignore_patterns": STATE}
+    )
+    setup.upload = _hub_api(args.hub_token).upload_folder(
+        repo_id=setup.hub_model_id,
+        folder_path=str(written),
+        commit_message=f"Training in progress, step {setup.state.global_step}",
+        run_as_future=True,
+        revision=args.hub_revision,
+        **options,
+    )
 
-    def _push_checkpoint(self, checkpoint: Path) -> None:
-        """Upload in the background; skipped while an earlier upload is under way, unless ``hub_always_push``."""
-        if self._upload is not None and not self._upload.done() and not self.args.hub_always_push:
-            return
-        self._fire("on_push_begin")
-        strategy = self.args.hub_strategy
-        folders = {"checkpoint": "last-checkpoint", "all_checkpoints": checkpoint.name}
-        options: dict[str, Any] = (
-            {"path_in_repo": folders[strategy]} if strategy in folders else {"ignore_patterns": STATE}
-        )
-        self._upload = _hub_api(self.args.hub_token).upload_folder(
-            repo_id=self.hub_model_id,
-            folder_path=str(checkpoint),
-            commit_message=f"Training in progress, step {self.state.global_step}",
-            run_as_future=True,
-            revision=self.args.hub_revision,
-            **options,
-        )
 
-    def create_model_card(
-        self,
-        language: str | None = None,
-        license: str | None = None,
-        tags: str | list[str] | None = None,
-        model_name: str | None = None,
-        finetuned_from: str | None = None,
-        tasks: str | list[str] | None = None,
-        dataset_tags: str | list[str] | None = None,
-        dataset: str | list[str] | None = None,
-        dataset_args: str | list[str] | None = None,
-    ) -> None:
-        """Write ``README.md`` into the output directory: what was trained, how, and what came out."""
-        front = {
-            "library_name": "transformers",
-            "language": language,
-            "license": license,
-            "base_model": finetuned_from,
-            "tags": [*_listed(tags), "trainwright"],
-            "pipeline_tag": (_listed(tasks) or [None])[0],
-            "datasets": _listed(dataset_tags) or _listed(dataset),
-        }
-        if not self.is_world_process_zero():
-            return
-        text = model_card(front, model_name or run_directory(self.args).name, self.args, self.state)
-        run_directory(self.args).mkdir(parents=True, exist_ok=True)
-        (run_directory(self.args) / "README.md").write_text(redacted(text), encoding="utf-8")
+def write_model_card(setup: Setup, front: dict[str, Any], name: str | None) -> None:
+    """Write ``README.md`` into the output directory: what was trained, how, and what came out."""
+    folder = run_directory(setup.args)
+    text = model_card(front, name or folder.name, setup.args, setup.state)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "README.md").write_text(redacted(text), encoding="utf-8")
 
 
 def model_card(front: dict[str, Any], name: str, args: Any, state: TrainerState) -> str:
@@ -165,7 +113,7 @@ def model_card(front: dict[str, Any], name: str, args: Any, state: TrainerState)
     )
 
 
-def _listed(value: str | list[str] | None) -> list[str]:
+def listed(value: str | list[str] | None) -> list[str]:
     return [] if value is None else [value] if isinstance(value, str) else list(value)
 
 

@@ -46,7 +46,7 @@ def search_hyperparameters(
 
     Of several processes the first asks Optuna, and the others train with what it was told.
     """
-    backend = trainer._backend
+    backend = trainer.engine.backend
     if backend.world_size > 1 and options.get("n_jobs", 1) != 1:
         raise ValueError("n_jobs runs trials at the same time in one process; leave it out with several processes.")
     original = dict(vars(trainer.args))
@@ -82,7 +82,7 @@ def _lead(
     def run(trial: Any) -> Any:
         chosen = Chosen(space(trial), trial.number, dict(trial.params), may_prune=not several)
         _refuse_unknown(trainer.args, chosen.arguments)
-        trainer._backend.gather(chosen)
+        trainer.engine.backend.gather(chosen)
         try:
             return run_trial(trainer, trial, chosen, objective)
         except GivenUp:
@@ -95,7 +95,7 @@ def _lead(
 
 def _follow(trainer: Any, objective: Objective) -> BestRun:
     optuna = _import_optuna()
-    while isinstance(told := trainer._backend.gather(None)[0], Chosen):
+    while isinstance(told := trainer.engine.backend.gather(None)[0], Chosen):
         try:
             run_trial(trainer, optuna.trial.FixedTrial(told.parameters, told.number), told, objective)
         except GivenUp:
@@ -113,11 +113,11 @@ def run_trial(trainer: Any, trial: Any, chosen: Chosen, objective: Objective) ->
         args.output_dir = f"{folder}/{trainer.hp_name(trial) if trainer.hp_name else f'run-{trial.number}'}"
         # Precision, clipping and accumulation may be among what was chosen.
         trainer.create_accelerator_and_postprocess()
-        trainer._search = Search(trial, objective, trainer._backend, may_prune=chosen.may_prune)
+        trainer._setup.search = Search(trial, objective, trainer.engine.backend, may_prune=chosen.may_prune)
         trainer.train(trial=trial)
         return objective(trainer.evaluate())
     finally:
-        trainer._search = None
+        trainer._setup.search = None
         args.output_dir = folder
 
 

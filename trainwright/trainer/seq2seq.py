@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from trainwright.core.results import PredictionOutput
 from trainwright.engines.torch.targets import unwrap
 from trainwright.trainer.trainer import Trainer
+from trainwright.training.evaluation import evaluate_each, labels_of
+from trainwright.training.step import call_compute_loss
 
 #: What ``generate`` makes when nothing says how much: 20 tokens after the first.
 _DEFAULT_LENGTH = 21
@@ -40,7 +42,7 @@ class Seq2SeqTrainer(Trainer):
     ) -> dict[str, float]:
         """As ``Trainer.evaluate``; ``gen_kwargs`` go to ``generate``."""
         if isinstance(self.eval_dataset if eval_dataset is None else eval_dataset, dict):
-            return self._evaluate_each(eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
+            return evaluate_each(self._setup, eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
         self._generation = self._with_defaults(gen_kwargs)
         return super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
 
@@ -81,7 +83,7 @@ class Seq2SeqTrainer(Trainer):
         if not self.args.predict_with_generate or prediction_loss_only:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys=ignore_keys)
         inputs = self._prepare_inputs(inputs)
-        labels = self._labels_of(inputs)
+        labels = labels_of(self._setup, inputs)
         options = {**self._generation, **gen_kwargs}
         generator: Any = unwrap(model)
         with torch.no_grad(), self.compute_loss_context_manager():
@@ -92,8 +94,8 @@ class Seq2SeqTrainer(Trainer):
                 generated = generator.generate(**_prompt(inputs), **options)
             loss = None
             if labels is not None:
-                targets = self.count_targets(inputs) if self._wants_count else None
-                loss = self._call_compute_loss(model, inputs, targets, return_outputs=True)[0].detach().mean()
+                targets = self.count_targets(inputs) if self._setup.calling.wants_count else None
+                loss = call_compute_loss(self._setup, model, inputs, targets, return_outputs=True)[0].detach().mean()
         length = self._generated_length(options)
         generated = self._pad_to(generated, length)
         return loss, generated, self._pad_to(labels, length) if labels is not None else None

@@ -28,19 +28,20 @@ def leaves_at_once(doing: str) -> Callable[[Method], Method]:
     def decorate(method: Method) -> Method:
         @functools.wraps(method)
         def answered(trainer: Any, *args: Any, **kwargs: Any) -> Any:
-            if getattr(trainer, "is_in_train", False):
+            if trainer.is_in_train:
                 return method(trainer, *args, **kwargs)
             given = getattr(trainer, "args", None) or _arguments_among(args, kwargs)
-            before = getattr(trainer, "_answering", None)
-            trainer._answering = LeavesAtOnce(
+            setup = trainer._setup
+            before = setup.answering
+            setup.answering = LeavesAtOnce(
                 lambda reason: _say(given, reason, doing),
                 code=75 if given is None else ours(given, "preempted_exit_code"),
                 handle_signals=given is None or ours(given, "handle_signals"),
             )
             try:
-                return trainer._answering.do(lambda: method(trainer, *args, **kwargs))
+                return setup.answering.do(lambda: method(trainer, *args, **kwargs))
             finally:
-                trainer._answering = before
+                setup.answering = before
 
         return cast(Method, answered)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.engines.contract.engines import ENGINES
 from tests.engines.graph.torch_framework import TorchFramework
 from trainwright.config import probe
-from trainwright.trainer import engine_choice
+from trainwright.training import engine_choice
 
 
 @pytest.fixture(params=ENGINES)

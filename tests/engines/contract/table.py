@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 
-from trainwright.trainer.engine_choice import FEATURES
+from trainwright.training.engine_choice import FEATURES
 
 _MODULES = ("test_training", "test_evaluation", "test_going_on", "test_listening")
 

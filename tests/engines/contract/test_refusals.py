@@ -13,8 +13,8 @@ from torch import nn
 from tests.engines.contract.engines import OTHERS, Dense, arguments, rows, train
 from tests.engines.graph.torch_framework import TorchFramework
 from trainwright import Module, Trainer, TrainerCallback
-from trainwright.trainer import engine_choice
-from trainwright.trainer.engine_choice import FEATURES
+from trainwright.training import engine_choice
+from trainwright.training.engine_choice import FEATURES
 
 
 class OwnStep(Trainer):

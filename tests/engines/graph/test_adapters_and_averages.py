@@ -12,7 +12,7 @@ from tests.engines.contract.zoo import bert
 from tests.engines.graph.torch_framework import TorchFramework
 from trainwright import EMACallback
 from trainwright.config import probe
-from trainwright.trainer import engine_choice
+from trainwright.training import engine_choice
 
 pytestmark = pytest.mark.full
 

@@ -16,7 +16,7 @@ from trainwright.config import TrainingArguments
 from trainwright.core.results import EvalLoopOutput
 from trainwright.data.loader import data_seed, eval_loader, is_iterable
 from trainwright.trainer import Trainer
-from trainwright.trainer.module_methods import is_loader
+from trainwright.training.modules import is_loader
 
 
 class Loop(Trainer):
@@ -86,7 +86,7 @@ class Loop(Trainer):
             teacher.to(self.args.device)
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         for metric in metrics:
-            values = metric.result(self._backend.gather)
+            values = metric.result(self.engine.backend.gather)
             output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in values.items()})
         return output
 

@@ -10,7 +10,7 @@ from torch import nn
 from trainwright.compat.accmt.metrics import Metric
 from trainwright.compat.accmt.settings import Settings
 from trainwright.config.registry import suggestion
-from trainwright.trainer.keeping import TRAIN_LOSS, KeepBest
+from trainwright.training.keep_best import TRAIN_LOSS, KeepBest
 
 _FIXED = ("best_valid_loss", "best_train_loss", "always")
 _GRAMMAR = "'best_valid_loss', 'best_train_loss', 'always', 'best_<metric>' (of a Metric), a list of these, or None"

@@ -7,7 +7,7 @@ from typing import Any
 
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.state import ExportableState, TrainerControl, TrainerState
-from trainwright.trainer.keeping import TRAIN_LOSS, KeepBest
+from trainwright.training.keep_best import TRAIN_LOSS, KeepBest
 
 #: The name of the only validation set, where it has none.
 ONLY_SET = "0"

@@ -31,7 +31,7 @@ from trainwright.compat.accmt.tracker import tracking_settings
 from trainwright.config import TrainingArguments
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.core.results import TrainOutput
-from trainwright.trainer.keeping import KeepBest
+from trainwright.training.keep_best import KeepBest
 
 logger = logging.getLogger("trainwright")
 
@@ -144,7 +144,7 @@ class Trainer:
             native = self._prepared(module, val_dataset, wanted)
             with prepared_teacher(module.teacher, native.args):
                 output = native.fit(train=train, resume_from_checkpoint=wanted)
-            if wanted is not None and native.state.global_step == native._first_step:
+            if wanted is not None and native._run is not None and native.state.global_step == native._run.first_step:
                 logger.info("%s is finished already: nothing was left to train.", wanted)
         return output
 

@@ -22,7 +22,7 @@ from trainwright.recipes.language.reading import read_recipe
 from trainwright.recipes.language.records import Recipe
 from trainwright.recipes.oneshot import AFTER_ALL, apply_modifiers
 from trainwright.recipes.pruning.optimizer_state import replace_parameters
-from trainwright.trainer.checkpoint_texts import numbered
+from trainwright.training.checkpoint_texts import numbered
 
 _NOT_GIVEN: Any = object()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.config.refused_versions import refuse_unsafe_transformers
-from trainwright.trainer.recipe_folder import RECIPE
+from trainwright.training.recipe_folder import RECIPE
 
 logger = logging.getLogger("trainwright")
 

@@ -25,9 +25,10 @@ from trainwright.recipes.language.records import Recipe
 from trainwright.recipes.language.writing import write_recipe
 from trainwright.recipes.oneshot import apply_modifiers, gradients_of
 from trainwright.recipes.selecting import prunable_layers
-from trainwright.trainer.recipe_folder import state_file, write_recipe_files
-from trainwright.trainer.recipe_past import Past, recall
 from trainwright.trainer.trainer import Trainer as NativeTrainer
+from trainwright.training.recipe_folder import state_file, write_recipe_files
+from trainwright.training.recipe_past import Past, recall
+from trainwright.training.setup import require_model
 
 logger = logging.getLogger("trainwright")
 
@@ -180,7 +181,7 @@ class Trainer(NativeTrainer):
                 "one_shot applies the recipe to the model as it is, and reads no checkpoint: load its weights into the "
                 "model, and leave resume_from_checkpoint out."
             )
-        self._require_model()
+        require_model(self._setup)
         model = unwrap(self.model)
         loader = None if self.train_dataset is None else self.get_train_dataloader()
 

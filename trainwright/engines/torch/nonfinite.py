@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainwright.core.errors import NonFiniteError, Rewind
+from trainwright.core.errors import NonFiniteError
 from trainwright.core.events import RunEvents
+from trainwright.core.run import Rewind
 
 
 def is_bad(loss: Tensor | None, norm: Tensor | float) -> bool | Tensor:
@@ -80,7 +81,7 @@ class Verdict:
 
 
 class NonFiniteWatch:
-    """Reports bad steps, and stops or rewinds after ``limit`` in a row.
+    """Reports bad steps; after ``limit`` in a row it raises ``NonFiniteError``, or says that the run should go back.
 
     On a GPU the answer is fetched in the background and read when it is there, a step or two late.
     """
@@ -95,13 +96,13 @@ class NonFiniteWatch:
         #: Bad steps of this process.
         self.skipped = 0
 
-    def look(self, step: int, value: bool | Tensor, feed: Any) -> None:
+    def look(self, step: int, value: bool | Tensor, feed: Any) -> Rewind | None:
         """Take note of what the engine says of ``step``; called after every step, perhaps more than once."""
         if value is False and not self._waiting:
             self.in_a_row = 0
-            return
+            return None
         if step == self._last_step:
-            return
+            return None
         self._last_step, self._feed = step, feed
         first, last = feed.last_group
         verdict = Verdict(step, feed.epoch, first, last, value)
@@ -110,21 +111,22 @@ class NonFiniteWatch:
             verdict.copied = torch.cuda.Event()
             verdict.copied.record()
         self._waiting.append(verdict)
-        self._read()
+        return self._read()
 
-    def settle(self) -> None:
+    def settle(self) -> Rewind | None:
         """Read what is still on its way; where the device was waited for anyway."""
-        self._read(wait=True)
+        return self._read(wait=True)
 
-    def _read(self, *, wait: bool = False) -> None:
+    def _read(self, *, wait: bool = False) -> Rewind | None:
         while self._waiting and (wait or self._waiting[0].is_known()):
             verdict = self._waiting.popleft()
-            if verdict.is_bad():
-                self._note(verdict)
-            else:
+            if not verdict.is_bad():
                 self.in_a_row = 0
+            elif (rewind := self._note(verdict)) is not None:
+                return rewind
+        return None
 
-    def _note(self, verdict: Verdict) -> None:
+    def _note(self, verdict: Verdict) -> Rewind | None:
         self.in_a_row += 1
         self.skipped += 1
         self._bad = [*self._bad[-(self.in_a_row - 1) :], verdict] if self.in_a_row > 1 else [verdict]
@@ -140,12 +142,13 @@ class NonFiniteWatch:
             data=data,
         )
         if self._limit is not None and self.in_a_row >= max(self._limit, 1):
-            self._stop(verdict)
+            return self._stop(verdict)
+        return None
 
-    def _stop(self, verdict: Verdict) -> None:
+    def _stop(self, verdict: Verdict) -> Rewind:
         self._waiting.clear()
         if self._rewind:
             left_out = [(bad.epoch, list(range(bad.first_batch, bad.last_batch + 1))) for bad in self._bad]
             self.in_a_row = 0
-            raise Rewind(verdict.step, left_out)
+            return Rewind(verdict.step, left_out)
         raise NonFiniteError(verdict.step, self.in_a_row)

@@ -149,7 +149,7 @@ def _about_gaps(moved: dict[str, str] | None) -> list[str]:
     if moved is None:
         return [
             "layers are missing that the configuration still counts, and from_pretrained would give them random "
-            "weights: build the model, and call trainwright.trainer.recipe_folder.restore_recipe before loading"
+            "weights: build the model, and call trainwright.training.recipe_folder.restore_recipe before loading"
         ]
     if not moved:
         return []

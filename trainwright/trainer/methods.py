@@ -1,0 +1,264 @@
+"""Methods that subclasses override, with Hugging Face's names: each is the plain function that does its work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from trainwright.core.callback import CallbackHandler
+from trainwright.core.results import EvalLoopOutput
+from trainwright.data.loader import num_examples
+from trainwright.engines.torch.optim import decay_parameter_names, optimizer_class_and_kwargs
+from trainwright.trainer.accelerator_view import AcceleratorView
+from trainwright.trainer.face import Face
+from trainwright.trainer.hub import push_checkpoint
+from trainwright.training import counting, data, evaluation, optimizers, restore, save, save_model, start, step
+from trainwright.training.logs import write_log
+from trainwright.training.plan import plan_training, total_train_batch_size
+from trainwright.training.recipe import recipe_text
+from trainwright.training.run import TrainingRun
+
+
+class Methods(Face):
+    """A batch's way, data, optimizer, evaluation, saving: overridable, one by one."""
+
+    accelerator: AcceleratorView
+
+    # ---- one micro-batch
+
+    def count_targets(self, inputs: Any) -> Any:
+        """What the mean loss of a batch is taken over; override it where the model counts differently.
+
+        By default integer labels that are not -100 (without each row's first for models that shift), else samples.
+        """
+        return self._setup.calling.count_targets(inputs)
+
+    def split_batch(self, inputs: Any, parts: int) -> list[Any]:
+        """``inputs`` in ``parts`` pieces, for ``micro_batch``; override it where a batch is not a row per sample."""
+        return step.split_batch(self._setup, inputs, parts)
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[list[Any], Any]:
+        """The next step's micro-batches and the number of targets in them."""
+        return step.get_batch_samples(self._setup, epoch_iterator, num_batches, device)
+
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """Forward and backward of one micro-batch; returns its share of the step's loss, detached."""
+        return step.training_step(self._setup, model, inputs, num_items_in_batch)
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: Any,
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """Mean loss over the targets of this micro-batch, or ``(loss, outputs)``.
+
+        ``num_items_in_batch`` is this micro-batch's own count: dividing a sum by it and ignoring it both give the mean.
+        The Trainer weights micro-batches by their share of the step's targets.
+        """
+        return step.compute_loss(self._setup, model, inputs, return_outputs, num_items_in_batch)
+
+    def _prepare_inputs(self, inputs: Any) -> Any:
+        """Batch on the device."""
+        return step.prepare_inputs(self._setup, inputs)
+
+    def compute_loss_context_manager(self) -> Any:
+        """Context of a forward pass: autocast where the run uses it."""
+        return self._setup.engine.precision.autocast()
+
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> Any:
+        return self._setup.engine.precision.autocast(bool(cache_enabled))
+
+    # ---- data
+
+    def get_train_dataloader(self) -> Any:
+        """Loader over ``self.train_dataset`` in an order that is a function of (seed, epoch)."""
+        return data.train_dataloader(self._setup)
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        """Loader over an evaluation set: the one given, the one of that name, or ``self.eval_dataset``."""
+        return data.eval_dataloader(self._setup, eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        """Loader over ``test_dataset``, in its own order."""
+        return data.test_dataloader(self._setup, test_dataset)
+
+    def _eval_loader(self, dataset: Any, description: str) -> Any:
+        return data.evaluation_loader(self._setup, dataset, description)
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        """Order of the training samples; None for a dataset without a length."""
+        return data.train_sampler(self._setup, train_dataset)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Any:
+        """Order of the evaluation samples: as they stand, or longest first when training groups by length."""
+        return data.eval_sampler(self._setup, eval_dataset)
+
+    def num_examples(self, dataloader: Any) -> int:
+        """Samples that ``dataloader`` goes through."""
+        return num_examples(dataloader)
+
+    # ---- what updates the weights
+
+    def create_optimizer_and_scheduler(self, num_training_steps: int) -> None:
+        """Set ``self.optimizer`` and ``self.lr_scheduler``."""
+        optimizers.create_optimizer_and_scheduler(self._setup, num_training_steps)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> Any:
+        """Build ``self.optimizer`` unless the user gave one; returns it."""
+        return optimizers.create_optimizer(self._setup, model)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Build ``self.lr_scheduler`` unless the user gave one; returns it."""
+        return optimizers.create_scheduler(self._setup, num_training_steps, optimizer)
+
+    @staticmethod
+    def get_optimizer_cls_and_kwargs(args: Any, model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
+        """The optimizer class that ``args.optim`` names, and its arguments."""
+        return optimizer_class_and_kwargs(args, model)
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """Parameters that weight decay applies to: all but biases and norms."""
+        return decay_parameter_names(model)
+
+    def get_num_trainable_parameters(self) -> int:
+        """Number of parameters that are trained."""
+        return sum(p.numel() for p in self.model.parameters() if p.requires_grad)
+
+    def get_learning_rates(self) -> list[float]:
+        """Learning rate of each parameter group."""
+        return optimizers.get_learning_rates(self._setup)
+
+    def get_optimizer_group(self, param: Any = None) -> Any:
+        """The group that holds ``param``, or all groups' parameters."""
+        return optimizers.get_optimizer_group(self._setup, param)
+
+    def _get_learning_rate(self) -> float:
+        return self.get_learning_rates()[0]
+
+    def _create_training_tools(self, max_steps: int) -> None:
+        start.create_training_tools(self._present_run(), max_steps)
+
+    # ---- evaluation
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> EvalLoopOutput:
+        """Go through ``dataloader`` with :meth:`prediction_step` and compute the metrics."""
+        return evaluation.evaluation_loop(
+            self._setup, dataloader, description, prediction_loss_only, ignore_keys, metric_key_prefix
+        )
+
+    def prediction_step(
+        self,
+        model: nn.Module,
+        inputs: Any,
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[Tensor | None, Any, Any]:
+        """(loss, predictions, labels) of one batch; each may be None."""
+        return evaluation.prediction_step(self._setup, model, inputs, prediction_loss_only, ignore_keys)
+
+    def _evaluate_in_training(self, ignore_keys: list[str] | None) -> dict[str, float]:
+        return self.evaluate(ignore_keys=ignore_keys)  # type: ignore[attr-defined]
+
+    # ---- saving and resuming
+
+    def get_state(self) -> dict[str, Any]:
+        """What a subclass wants to find again after a resume: tensors and JSON; saved with every checkpoint."""
+        return {}
+
+    def update_state(self, state: dict[str, Any]) -> None:
+        """Take up what :meth:`get_state` returned when the checkpoint was saved."""
+
+    def _save(self, output_dir: str | Path | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        save_model.write_model(self._setup, output_dir, state_dict)
+
+    def _save_processor(self, folder: Path) -> None:
+        save_model.save_processor(self._setup, folder)
+
+    def _recipe_text(self) -> str | None:
+        """The recipe as it is saved beside the weights."""
+        return recipe_text(self._setup)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
+        """Write ``checkpoint-<step>`` whole, then let older ones go; uploaded as ``hub_strategy`` says."""
+        run = self._present_run()
+        save.save_checkpoint(run)
+        push_checkpoint(run)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str | Path, model: nn.Module | None = None) -> None:
+        """Weights of a checkpoint into the model."""
+        restore.load_from_checkpoint(self._setup, resume_from_checkpoint, model)
+
+    def _load_best_model(self) -> None:
+        restore.load_best_model(self._present_run())
+
+    def _restore_callback_tensors(self, folder: Path, values: dict[str, Any]) -> None:
+        restore.restore_callback_tensors(self._setup, folder, values)
+
+    def _handler_of(self, users: list[Any]) -> CallbackHandler:
+        return start.handler_of(self._setup, users)
+
+    def _present_run(self) -> TrainingRun:
+        if self._run is None:
+            raise ValueError("There is no training yet: call train() first.")
+        return self._run
+
+    # ---- counting and logging
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Append ``logs`` to ``state.log_history`` and tell the callbacks."""
+        write_log(self._setup, logs, start_time)
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Estimated floating point operations of forward and backward for ``inputs``."""
+        return counting.floating_point_ops(self._setup, inputs)
+
+    def store_flos(self) -> None:
+        """Add the operations counted since the last call to the state."""
+        counting.store_flos(self._setup)
+
+    def get_total_train_batch_size(self, args: Any) -> int:
+        """Samples per optimizer step over all devices."""
+        return total_train_batch_size(args)
+
+    def set_initial_training_values(
+        self, args: Any, dataloader: Any
+    ) -> tuple[int, int, int, int, int, int | None, int]:
+        """HF's tuple: epochs, steps per epoch, examples, training samples, batch size, batches per epoch, max steps."""
+        plan, batch = plan_training(self._setup, dataloader), total_train_batch_size(args)
+        sizes = (plan.epochs, plan.steps_per_epoch, plan.examples, plan.samples)
+        return (*sizes, batch, plan.batches_per_epoch, plan.max_steps)
+
+    def get_sp_size(self) -> int:
+        return 1
+
+    def get_cp_size(self) -> int:
+        return 1
+
+    def get_tp_size(self) -> int:
+        return 1
+
+    def end(self) -> None:
+        """Finish trackers; nothing else is open after ``train``."""
+
+    # ---- the engine
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """Build the engine, and ``self.accelerator``, a view of it."""
+        start.build_engine(self._setup)
+        self.accelerator = AcceleratorView(self.engine, self.args.gradient_accumulation_steps)
+
+    def call_model_init(self, trial: Any = None) -> nn.Module:
+        """A new model from ``model_init``, which may take the trial."""
+        return start.call_model_init(self._setup, trial)

@@ -1,0 +1,1 @@
+"""What happens to a training, as functions over its two records: ``Setup`` and ``TrainingRun``."""

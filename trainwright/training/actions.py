@@ -1,0 +1,86 @@
+"""What the loop asks for: each of its actions, on a training of torch's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trainwright.core.run import Rewind, Stopped
+from trainwright.core.spread import whole
+from trainwright.training.finish import finish
+from trainwright.training.memory import micro_batch_size, step_was_redone
+from trainwright.training.random_state import random_now, restore_random_state
+from trainwright.training.resume import take_up_state
+from trainwright.training.rewind import go_back
+from trainwright.training.run import TrainingRun
+from trainwright.training.stop import attend
+
+
+class TrainingActions:
+    """Implements ``core.run.Actions``; holds nothing."""
+
+    def log(self, run: TrainingRun, logs: dict[str, float]) -> Rewind | None:
+        hooks = run.setup.hooks()
+        add_to_log(run, logs)
+        hooks.store_flos()
+        if run.log_takes_time:
+            hooks.log(logs, run.start_time)
+        else:
+            hooks.log(logs)
+        return run.nonfinite.settle()
+
+    def evaluate(self, run: TrainingRun) -> dict[str, float]:
+        if run.resumed_random is None:
+            return _evaluate(run)
+        # The evaluation that the interrupted run still had to do: it begins and ends with that run's random numbers.
+        restore_random_state(run.setup, run.resumed_random)
+        metrics = _evaluate(run)
+        run.resumed_random = random_now(run.setup)
+        return metrics
+
+    def save(self, run: TrainingRun) -> None:
+        run.setup.hooks().store_flos()
+        run.setup.hooks()._save_checkpoint(run.setup.model, None)
+
+    def attend(self, run: TrainingRun) -> Rewind | Stopped | None:
+        return attend(run)
+
+    def settle(self, run: TrainingRun) -> Rewind | None:
+        # A run that was resumed with nothing left to do has not taken it up yet.
+        take_up_state(run)
+        return run.nonfinite.settle()
+
+    def finish(self, run: TrainingRun) -> None:
+        finish(run)
+
+    def rewind(self, run: TrainingRun, rewind: Rewind) -> None:
+        go_back(run, rewind)
+
+    def take_up_state(self, run: TrainingRun) -> None:
+        take_up_state(run)
+
+    def cut(self, run: TrainingRun, batch: Any, parts: int) -> list[Any]:
+        return run.setup.hooks().split_batch(batch, parts)
+
+    def redone(self, run: TrainingRun, rows: int, parts: int) -> None:
+        step_was_redone(run, rows, parts)
+
+
+def _evaluate(run: TrainingRun) -> dict[str, float]:
+    setup = run.setup
+    metrics = setup.hooks()._evaluate_in_training(run.ignored_outputs)
+    if setup.search is not None:
+        setup.search.report(metrics, setup.state.global_step)
+    return metrics
+
+
+def add_to_log(run: TrainingRun, logs: dict[str, float]) -> None:
+    """What recipe and memory have to say, into a training log."""
+    if run.site is not None:
+        logs.update(run.site.logs)
+        run.site.logs.clear()
+        masks = [mask for m in run.setup.modifiers for mask in getattr(m, "masks", {}).values()]
+        if masks:
+            kept = sum(int(whole(mask.count_nonzero())) for mask in masks)
+            logs["sparsity"] = 1 - kept / sum(mask.numel() for mask in masks)
+    if run.micro.is_on:
+        logs["micro_batch"] = micro_batch_size(run)

@@ -1,0 +1,109 @@
+"""A run's contents: at the start of a training, and again when it goes back to a checkpoint."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from pathlib import Path
+
+from trainwright.checkpoint.interchange.continuing import LoaderDraws
+from trainwright.config.fields import ours
+from trainwright.core.run import Phase, Unfinished
+from trainwright.core.state import TrainerControl, TrainerState
+from trainwright.data.feed import TrainFeed, take
+from trainwright.engines.torch.module_engine import ManualEngine
+from trainwright.engines.torch.nonfinite import NonFiniteWatch
+from trainwright.training.counting import remembering_observer
+from trainwright.training.hooks import is_overridden
+from trainwright.training.memory import new_micro_batching
+from trainwright.training.plan import refuse_uneven
+from trainwright.training.random_state import watch_generators
+from trainwright.training.recipe import final_epoch, follow_recipe
+from trainwright.training.resume import continue_from
+from trainwright.training.run import TrainingRun
+from trainwright.training.save import may_save_unasked
+from trainwright.training.setup import data_place
+from trainwright.training.signatures import accepted_keywords
+from trainwright.training.step import draw_batches
+from trainwright.training.stop import agree_on_the_time, flags_for_others, leave_if_asked
+
+
+def fill(run: TrainingRun, checkpoint: Path | None) -> None:
+    """Put ``run`` at its first step, or where ``checkpoint`` stands; it stays the object that everybody holds."""
+    setup, plan = run.setup, run.plan
+    follow_recipe(run)
+    setup.state = _new_state(run)
+    setup.control = TrainerControl()
+    run.feed, run.phase = _new_feed(run), Phase.BETWEEN
+    setup.engine.tell = partial(flags_for_others, run)
+    agree_on_the_time(run)
+    run.micro, run.cut_is_known = new_micro_batching(setup), False
+    may_save = may_save_unasked(setup) or bool(ours(setup.args, "rescue_on"))
+    setup.engine.boundary.keeps_random = may_save or run.micro.automatic
+    run.nonfinite = NonFiniteWatch(
+        run.events, ours(setup.args, "max_nonfinite_steps"), rewind=ours(setup.args, "rewind_on_nonfinite")
+    )
+    run.imported_from = None
+    setup.callbacks.pop_callback(LoaderDraws)
+    watch_generators(setup)
+    run.unfinished = continue_from(run, checkpoint) if checkpoint is not None else Unfinished()
+    run.feed.share_generators(setup.backend.gather)
+    setup.state.compute_steps(setup.args, plan.max_steps)
+    _refer_to(run)
+    run.first_step, run.start_time = setup.state.global_step, time.time()
+    run.tokens_at_start = setup.state.num_input_tokens_seen
+    run.log_takes_time = "start_time" in accepted_keywords(setup.hooks().log, ("start_time",))
+    run.observe_batch = remembering_observer(run)
+    run.last_logged_step = max((entry["step"] for entry in setup.state.log_history if "loss" in entry), default=0)
+    wanted = ours(setup.args, "best_model_after_epoch")
+    run.best_after = final_epoch(setup) if wanted is None else wanted
+    if isinstance(setup.engine, ManualEngine):
+        # Weights change in the middle of such a step: what is interrupted then cannot be saved.
+        setup.engine.update_begins = partial(_enter_update, run)
+
+
+def _enter_update(run: TrainingRun) -> None:
+    run.phase = Phase.UPDATE
+
+
+def _new_state(run: TrainingRun) -> TrainerState:
+    setup, plan = run.setup, run.plan
+    return TrainerState(
+        max_steps=plan.max_steps,
+        num_train_epochs=plan.epochs,
+        train_batch_size=setup.args.train_batch_size,
+        is_local_process_zero=setup.hooks().is_local_process_zero(),
+        is_world_process_zero=setup.hooks().is_world_process_zero(),
+        is_hyper_param_search=setup.search is not None,
+        trial_name=setup.hp_name(setup.search.trial) if setup.hp_name and setup.search else None,
+        trial_params=setup.search.trial.params if setup.search else None,
+    )
+
+
+def _new_feed(run: TrainingRun) -> TrainFeed:
+    setup, plan = run.setup, run.plan
+    refuse_uneven(plan, setup.backend)
+    return TrainFeed(
+        run.loader,
+        setup.args.gradient_accumulation_steps,
+        plan.batches_per_epoch,
+        steps_if_unsized=plan.max_steps,
+        draw=partial(draw_batches, setup) if is_overridden(setup.hooks(), "get_batch_samples") else take,
+        poll=partial(leave_if_asked, run),
+        process=data_place(setup),
+        agree=lambda has_more: bool(setup.backend.sum(int(has_more))),
+    )
+
+
+def _refer_to(run: TrainingRun) -> None:
+    """What callbacks are given with every event of this run."""
+    setup = run.setup
+    setup.callbacks.references.update(
+        model=setup.model,
+        optimizer=setup.optimizer,
+        lr_scheduler=setup.lr_scheduler,
+        train_dataloader=run.loader,
+        losses=setup.engine.meter,
+        modifiers=setup.modifiers,
+        events=run.events,
+    )

@@ -1,0 +1,117 @@
+"""Trainer methods that read checkpoints back; each may be overridden."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from trainwright.checkpoint.directory import all_checkpoints, list_checkpoints, newest_good, put_back, step_of
+from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, verify
+from trainwright.checkpoint.ownership import owner_after_resume
+from trainwright.config.fields import ours
+from trainwright.training.run import TrainingRun
+from trainwright.training.save import claim_run_directory, wants_checkpoints
+from trainwright.training.save_model import run_folder
+from trainwright.training.setup import Setup
+
+logger = logging.getLogger("trainwright")
+
+
+def resolve_checkpoint(setup: Setup, wanted: str | Path | bool | None) -> Path | None:
+    """The verified folder to resume from; ``True``: the newest good one of this run, "auto": if there is one."""
+    if wanted is None and ours(setup.args, "resume") == "auto":
+        wanted = "auto"
+    if wanted is None or wanted is False:
+        return None
+    run = run_folder(setup)
+    if setup.checkpointer is not None and (wanted is True or wanted == "auto"):
+        fetched = setup.checkpointer.fetch()
+        if fetched is None and wanted is True:
+            raise ValueError("resume_from_checkpoint=True, but checkpointer.load() found none: use 'auto' or train().")
+        return fetched
+    if wanted == "auto":
+        if found := newest_good(run):
+            return found
+        _refuse_if_all_damaged(run)
+        if hint := _hint_of_foreign(run):
+            logger.warning("%s holds no checkpoint to go on from%s.", run, hint)
+        return None
+    if wanted is True:
+        if found := newest_good(run):
+            return found
+        _refuse_if_all_damaged(run)
+        _refuse_if_of_another_run(run)
+        raise ValueError(
+            f"resume_from_checkpoint=True, but {run} holds no checkpoint{_hint_of_foreign(run)}. "
+            "Start with train() or pass the path of a checkpoint-N folder."
+        )
+    return _verified(Path(wanted))
+
+
+def agreed_checkpoint(run: TrainingRun, wanted: str | Path | bool | None) -> Path | None:
+    """The first process chooses, since it alone writes: what others see may be older by a moment."""
+    setup = run.setup
+    if setup.checkpointer is not None:
+        # What a checkpointer fetched is in a place of each process's own.
+        return resolve_checkpoint(setup, wanted)
+    own = resolve_checkpoint(setup, wanted) if setup.backend.rank == 0 else None
+    owner = run.owner if own is None else owner_after_resume(own)
+    checkpoint, run.owner = setup.backend.gather((own, owner))[0]
+    if wants_checkpoints(setup):
+        is_named = checkpoint is not None and wanted not in (True, None, "auto")
+        claim_run_directory(run, step_of(checkpoint) if is_named else None)
+    return checkpoint
+
+
+def _verified(folder: Path) -> Path:
+    """``folder``, or the newest good checkpoint in it; what is damaged is refused with a way out."""
+    folder = put_back(folder)
+    if list_checkpoints(folder):
+        found = newest_good(folder)
+        _refuse_if_all_damaged(folder) if found is None else None
+        assert found is not None
+        return found
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is not there. Pass the path of a checkpoint-N folder.")
+    if not has_manifest(folder):
+        raise ValueError(f"{folder} is not a finished checkpoint of trainwright: it has no manifest{_hint(folder)}.")
+    try:
+        verify(folder)
+    except DamagedCheckpoint as error:
+        other = newest_good(folder.parent)
+        way_out = f" Resume from {other} instead, or pass True." if other else " There is no other one beside it."
+        raise ValueError(f"{error}{way_out}") from error
+    return folder
+
+
+def _refuse_if_all_damaged(run: Path) -> None:
+    damaged = list_checkpoints(run)
+    if damaged:
+        raise ValueError(
+            f"Every checkpoint in {run} is damaged ({', '.join(path.name for path in damaged)}); "
+            f"`trainwright verify {run}` says how. Move them away to start anew."
+        )
+
+
+def _refuse_if_of_another_run(run: Path) -> None:
+    if others := all_checkpoints(run):
+        raise ValueError(
+            f"resume_from_checkpoint=True, but the checkpoints in {run} were written by another run. To go on from one "
+            f"of them pass its path, {others[-1]} for example."
+        )
+
+
+def _hint(folder: Path) -> str:
+    """How to use a folder that another library wrote."""
+    foreign = ("optimizer.pt", "trainer_state.json", "pytorch_model.bin")
+    if any((folder / name).exists() for name in foreign):
+        return f". If another library wrote it: trainwright import {folder}"
+    return ""
+
+
+def _hint_of_foreign(run: Path) -> str:
+    folders = [path for path in run.glob("checkpoint-*") if not has_manifest(path)] if run.is_dir() else []
+    for folder in sorted(folders, key=lambda path: step_of(path) or 0, reverse=True):
+        if hint := _hint(folder):
+            return hint
+    return ""

@@ -1,0 +1,226 @@
+"""Pieces of ``Trainer.__init__``: defaults, and contradictions found before any work is done."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from trainwright.callbacks.flow import DefaultFlowCallback
+from trainwright.callbacks.notebook import NotebookCallback, in_notebook
+from trainwright.callbacks.progress import PrinterCallback, ProgressCallback
+from trainwright.callbacks.run_directory import RunDirectoryCallback
+from trainwright.callbacks.tracking import TrackerCallback
+from trainwright.config.backends import BACKENDS, place_from_environment
+from trainwright.config.derive import FOREIGN_TRACKERS
+from trainwright.config.fields import ours
+from trainwright.config.profile import parse_profile
+from trainwright.config.warnings import TrainwrightWarning
+from trainwright.core.backend import BACKEND_MEMBERS
+from trainwright.data.collators import collate_any
+from trainwright.data.collators_text import DataCollatorWithPadding
+from trainwright.data.loader import has_length
+from trainwright.engines.torch.backends import DistributedProcesses, SingleProcess
+from trainwright.engines.torch.step_callbacks import EmptyCacheCallback, ProfileCallback
+from trainwright.loop.evaluate import accepts_compute_result, is_streaming_metric
+from trainwright.trackers import build_trackers, tracker_name
+from trainwright.training.engine_choice import in_torch_form
+from trainwright.training.hooks import is_users_own
+from trainwright.training.setup import Setup
+from trainwright.training.strategy import spreads_by_itself
+
+logger = logging.getLogger("trainwright")
+
+
+def choose_processor(processing_class: Any, tokenizer: Any) -> Any:
+    """``processing_class``, or ``tokenizer``, its name until transformers 5."""
+    if tokenizer is None:
+        return processing_class
+    if processing_class is not None:
+        raise ValueError("Pass processing_class= or its old name tokenizer=, not both.")
+    warnings.warn(
+        "Trainer(tokenizer=...) is now called processing_class=...; it works the same.", FutureWarning, stacklevel=3
+    )
+    return tokenizer
+
+
+def choose_collator(processor: Any) -> Callable[[list[Any]], Any]:
+    """Padding for a tokenizer or a feature extractor, plain stacking otherwise."""
+    # Image processors pad too, but images.
+    is_for_images = any("ImageProcess" in cls.__name__ for cls in type(processor).__mro__)
+    pads = callable(getattr(processor, "pad", None)) and not hasattr(processor, "image_processor") and not is_for_images
+    return DataCollatorWithPadding(processor) if pads else collate_any
+
+
+def one_teacher(teacher: Any, distill_teacher: Any) -> Any:
+    """``teacher``, or ``distill_teacher``, its other name."""
+    if teacher is not None and distill_teacher is not None:
+        raise ValueError("Pass teacher= or its other name distill_teacher=, not both.")
+    return distill_teacher if teacher is None else teacher
+
+
+def resolve_model(model: nn.Module | None, setup: Setup) -> nn.Module | None:
+    """The model given, or the one ``model_init`` makes; None where it will be given to ``fit``."""
+    if model is not None and setup.model_init is not None:
+        raise ValueError("Pass model= or model_init=, not both: which one should be trained?")
+    if model is None:
+        return None if setup.model_init is None else setup.hooks().call_model_init()
+    model = in_torch_form(model, setup)
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"model must be a torch.nn.Module, not {type(model).__name__}.")
+    return model
+
+
+def with_backend(args: Any, given: Any) -> Any:
+    """``args`` with the backend that a Trainer was given by name; both given and different is an error."""
+    named = ours(args, "backend")
+    wanted = given if given is None or isinstance(given, str) else getattr(given, "name", None)
+    if named is not None and wanted is not None and named != wanted:
+        raise ValueError(f"backend={wanted!r} was given to the Trainer and {named!r} to its arguments: keep one.")
+    return args if not isinstance(given, str) or named is not None else dataclasses.replace(args, backend=given)
+
+
+def choose_backend(args: Any, given: Any) -> Any:
+    """The object that ``backend=`` names, or the one that was given."""
+    place = place_from_environment()
+    if given is None or isinstance(given, str):
+        if place.world_size == 1 and spreads_by_itself(args):
+            return DistributedProcesses(*place, communication=args.ddp_backend)
+        if place.world_size == 1:
+            if (ours(args, "backend") or "").startswith("ddp"):
+                logger.warning(
+                    "backend=%r, but only this one process was started: it trains alone. Start several with "
+                    "`torchrun --nproc-per-node=N`.",
+                    ours(args, "backend"),
+                )
+            return SingleProcess()
+        return DistributedProcesses(*place, communication=args.ddp_backend)
+    missing = [name for name in BACKEND_MEMBERS if not hasattr(given, name)]
+    if missing:
+        raise ValueError(
+            f"backend={given!r} is neither one of {', '.join(BACKENDS)} nor an object with {', '.join(missing)} "
+            "(trainwright.core.backend.Backend says what each does; SingleProcess is a base to start from)."
+        )
+    if (given.rank, given.local_rank, given.world_size) != place:
+        raise ValueError(
+            f"The backend says it is process {given.rank} of {given.world_size}, the launcher (RANK, WORLD_SIZE) that "
+            f"it is {place.rank} of {place.world_size}: start the script with torchrun, or correct the backend."
+        )
+    return given
+
+
+def refuse_contradictions(setup: Setup) -> None:
+    """Combinations of constructor arguments that cannot work, with the way out."""
+    args = setup.args
+    given_optimizer = setup.optimizer is not None or setup.lr_scheduler is not None
+    if setup.model_init is not None and given_optimizer:
+        raise ValueError(
+            "optimizers= belongs to one model, but model_init= makes a new one for each train(): "
+            "override create_optimizer instead."
+        )
+    if setup.optimizer_cls_and_kwargs is not None and setup.optimizer is not None:
+        raise ValueError("Pass optimizers= or optimizer_cls_and_kwargs=, not both.")
+    metric = setup.compute_metrics
+    by_batch = args.batch_eval_metrics and metric is not None and not is_streaming_metric(metric)
+    if by_batch and not accepts_compute_result(metric):
+        raise ValueError(
+            "batch_eval_metrics=True calls compute_metrics for every batch and needs a compute_result argument: "
+            "def compute_metrics(prediction, compute_result: bool)."
+        )
+
+
+def refuse_missing_data(setup: Setup) -> None:
+    """Evaluation without data, training without an end; asked once the model is there, which may bring its own."""
+    args = setup.args
+    if args.eval_strategy != "no" and setup.eval_dataset is None and not _evaluates_by_itself(setup):
+        raise ValueError(
+            f"eval_strategy={args.eval_strategy.value!r} (or evaluate_every) needs data: pass eval_dataset=, or set "
+            "eval_strategy='no'."
+        )
+    dataset = setup.train_dataset
+    if dataset is not None and not has_length(dataset) and args.max_steps <= 0:
+        raise ValueError("train_dataset has no length, so max_steps must say how long to train: set max_steps=...")
+
+
+#: Internals of transformers' Trainer that subclasses have been seen to override and that have no counterpart here.
+_NEVER_CALLED = (
+    "_evaluate",
+    "_get_num_items_in_batch",
+    "_get_output_dir",
+    "_inner_training_loop",
+    "_load_optimizer_and_scheduler",
+    "_load_rng_state",
+    "_maybe_log_save_evaluate",
+    "_nested_gather",
+    "_prepare_input",
+    "_remove_unused_columns",
+    "_rotate_checkpoints",
+    "_run_epoch",
+    "_save_optimizer_and_scheduler",
+    "_save_rng_state",
+    "_set_signature_columns_if_needed",
+    "_wrap_model",
+    "prediction_loop",
+)
+
+
+def warn_of_unused_overrides(setup: Setup) -> None:
+    """Say which methods of a subclass will never be called: silence would look like they worked."""
+    unused = [name for name in _NEVER_CALLED if hasattr(type(setup.hooks()), name)]
+    if unused:
+        warnings.warn(
+            f"{type(setup.hooks()).__name__} defines {', '.join(unused)}, which trainwright does not call. Use a "
+            "callback or one of the public methods (docs/coming-from-hugging-face.md lists them).",
+            TrainwrightWarning,
+            stacklevel=3,
+        )
+
+
+def _evaluates_by_itself(setup: Setup) -> bool:
+    """Whether a subclass finds its own evaluation data."""
+    names = ("get_eval_dataloader", "evaluate")
+    return any(is_users_own(setup.hooks(), name) for name in names)
+
+
+def default_callbacks(args: Any, users: list[Any]) -> list[Any]:
+    """The flow, the user's callbacks, then what shows and records: it sees what the user's changed."""
+    callbacks: list[Any] = [DefaultFlowCallback(), *users]
+    if args.torch_empty_cache_steps is not None:
+        callbacks.append(EmptyCacheCallback(args.torch_empty_cache_steps))
+    profile = ours(args, "profile")
+    if profile is not None:
+        callbacks.append(ProfileCallback(*parse_profile(profile)))
+    callbacks.append(_display(args))
+    if args.should_save:
+        callbacks.append(RunDirectoryCallback())
+    if args.process_index == 0:
+        foreign = [spec for spec in args.report_to if isinstance(spec, str) and spec in FOREIGN_TRACKERS]
+        if trackers := build_trackers(args):
+            callbacks.append(TrackerCallback(trackers, [tracker_name(tracker) for tracker in trackers]))
+        callbacks += [foreign_tracker(name) for name in foreign]
+    return callbacks
+
+
+def _display(args: Any) -> Any:
+    """What shows the run: plain dicts, a page in a notebook, or header, bars and lines."""
+    if args.disable_tqdm:
+        return PrinterCallback()
+    return NotebookCallback() if in_notebook() else ProgressCallback()
+
+
+def foreign_tracker(name: str) -> Any:
+    """transformers' own callback for a tracker that has none here yet."""
+    try:
+        from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+    except ImportError as error:
+        raise ValueError(
+            f"report_to={name!r} goes through transformers' callback: pip install transformers, or use 'tensorboard'."
+        ) from error
+    callback: Any = INTEGRATION_TO_CALLBACK[name]()
+    # So that it sees what other callbacks change in the logs, as our own trackers do.
+    callback.listens_last = True
+    return callback

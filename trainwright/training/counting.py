@@ -1,0 +1,79 @@
+"""Trainer methods around the loop: logging, counting, summing up, and the callbacks' list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from trainwright.engines.torch.targets import base_model
+from trainwright.training.hooks import is_overridden
+from trainwright.training.run import TrainingRun
+from trainwright.training.setup import Setup
+
+
+def batch_observer(setup: Setup) -> Callable[[Any], None] | None:
+    """A function that counts tokens and FLOPs of each micro-batch, or None when there is nothing to count."""
+    per_token = flops_per_token(setup)
+    own_flops = is_overridden(setup.hooks(), "floating_point_ops")
+    tokens_wanted = setup.args.include_num_input_tokens_seen
+    if not per_token and not own_flops and tokens_wanted == "no":
+        return None
+    main_input = getattr(setup.model, "main_input_name", "input_ids")
+
+    def observe(batch: Any) -> None:
+        if own_flops:
+            setup.current_flos += float(setup.hooks().floating_point_ops(batch))
+        elif per_token and isinstance(batch, Mapping) and isinstance(batch.get(main_input), Tensor):
+            setup.current_flos += per_token * batch[main_input].numel()
+        if tokens_wanted != "no":
+            setup.state.num_input_tokens_seen += count_input_tokens(batch, main_input, tokens_wanted)
+
+    return observe
+
+
+def count_input_tokens(batch: Any, main_input: str, how: str) -> int:
+    if not isinstance(batch, Mapping) or not isinstance(batch.get(main_input), Tensor):
+        return 0
+    mask = batch.get("attention_mask")
+    if how == "non_padding" and isinstance(mask, Tensor):
+        return int(mask.sum())
+    return batch[main_input].numel()
+
+
+def flops_per_token(setup: Setup) -> float:
+    """6 x parameters without embeddings, HF's estimate; counted once and not at every step."""
+    count = getattr(base_model(setup.model), "num_parameters", None)
+    return 6.0 * count(exclude_embeddings=True) if callable(count) else 0.0
+
+
+def floating_point_ops(setup: Setup, inputs: Any) -> int:
+    """Estimated floating point operations of forward and backward for ``inputs``."""
+    main_input = getattr(setup.model, "main_input_name", "input_ids")
+    if not isinstance(inputs, Mapping) or main_input not in inputs:
+        return 0
+    return int(flops_per_token(setup)) * inputs[main_input].numel()
+
+
+def store_flos(setup: Setup) -> None:
+    """Add the operations counted since the last call to the state."""
+    setup.state.total_flos += setup.current_flos
+    setup.current_flos = 0
+
+
+def remembering_observer(run: TrainingRun) -> Callable[[Any], None] | None:
+    """Counts each micro-batch, and knows what was counted before the step it belongs to."""
+    setup = run.setup
+    observe, run.counts_before = batch_observer(setup), None
+    if observe is None:
+        return None
+
+    def observe_batch(batch: Any) -> None:
+        state = setup.state
+        if run.counts_before is None or run.counts_before[0] != state.global_step:
+            operations = state.total_flos + setup.current_flos
+            run.counts_before = (state.global_step, state.num_input_tokens_seen, operations)
+        observe(batch)
+
+    return observe_batch

@@ -1,0 +1,55 @@
+"""Callbacks that watch over one run: its watchdog, its weights, its processes' logs and speed."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from trainwright.callbacks.rank_log import RankLogCallback
+from trainwright.callbacks.stragglers import StragglersCallback
+from trainwright.callbacks.watchdog import WatchdogCallback
+from trainwright.config.fields import ours
+from trainwright.engines.torch.own_time import OwnTime, Untimed
+from trainwright.training.run import TrainingRun
+from trainwright.training.save_model import run_folder
+from trainwright.training.setup import Setup
+from trainwright.training.stop import leave_hanging
+from trainwright.training.weight_check import weight_check
+
+
+def set_guards(run: TrainingRun) -> None:
+    """Let them hear the run's events, also where it goes back to a checkpoint."""
+    setup = run.setup
+    rank, world_size = setup.backend.rank, setup.backend.world_size
+    seconds, guards = ours(setup.args, "watchdog_seconds"), run.guards
+    if seconds and (setup.args.should_save or world_size > 1):
+        ends, last = ours(setup.args, "watchdog_exit"), partial(leave_hanging, run)
+        guards.append(WatchdogCallback(run.events, seconds, ends, rank=rank, world_size=world_size, before_exit=last))
+    check = weight_check(ours(setup.args, "check_weights_every"), setup.strategy, setup.backend, run.events)
+    if check is not None:
+        guards.append(check)
+    setup.engine.own_time = Untimed()
+    if world_size > 1:
+        guards.append(RankLogCallback(run_folder(setup), rank, setup.args.get_process_log_level()))
+        setup.engine.own_time = OwnTime(rank, world_size, setup.engine.device)
+        guards.append(StragglersCallback(partial(step_times, setup)))
+    present = {type(callback) for callback in setup.callbacks.callbacks}
+    # Somebody may have brought a watchdog with other settings.
+    run.guards = [guard for guard in guards if type(guard) not in present]
+    for guard in run.guards:
+        # Bars and trackers see what it adds to a log.
+        setup.callbacks.add_callback(guard, first=isinstance(guard, StragglersCallback))
+
+
+def dismiss_guards(run: TrainingRun) -> None:
+    """The run is over."""
+    for guard in run.guards:
+        run.setup.callbacks.remove_callback(guard)
+
+
+def step_times(setup: Setup) -> list[float]:
+    """Of each process, for the log that is being written."""
+    clock = setup.engine.own_time
+    if not isinstance(clock, OwnTime):
+        return []
+    clock.forget()
+    return clock.every

@@ -1,0 +1,52 @@
+"""State of somebody's own in a checkpoint: whatever ``get_state()`` returns and ``update_state()`` takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from trainwright.checkpoint.states import join_state, split_state
+from trainwright.training.hooks import is_ours, is_users_own
+from trainwright.training.setup import Setup
+
+
+class OwnState:
+    """A silent callback whose state is that of ``owner``; the class's name tells whose it is."""
+
+    #: Whoever asks whether only our own code takes part must be told no.
+    runs_users_code = True
+
+    def __init__(self, owner: Any) -> None:
+        self._owner = owner
+
+    def state_dict(self) -> dict[str, Any]:
+        tensors, plain = split_state(self._owner.get_state(), f"{type(self._owner).__name__}.get_state()")
+        on_device = [name for name, tensor in tensors.items() if not tensor.is_cpu]
+        return {"tensors": tensors, "values": {"state": plain, "on_device": on_device}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        values, device = state["values"], getattr(self._owner, "device", None)
+        tensors: dict[str, Tensor] = {
+            name: tensor.to(device) if name in values["on_device"] else tensor
+            for name, tensor in state["tensors"].items()
+        }
+        self._owner.update_state(join_state(tensors, values["state"]))
+
+
+class BackendState(OwnState):
+    """Of a backend that the user wrote."""
+
+
+class SubclassState(OwnState):
+    """Of a Trainer subclass."""
+
+
+def own_states(setup: Setup) -> list[OwnState]:
+    """What keeps the state of a subclass and of a user's backend, where there is any."""
+    found: list[OwnState] = []
+    if is_users_own(setup.hooks(), "get_state") and is_users_own(setup.hooks(), "update_state"):
+        found.append(SubclassState(setup.hooks()))
+    if not is_ours(setup.backend):
+        found.append(BackendState(setup.backend))
+    return found

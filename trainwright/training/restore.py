@@ -1,0 +1,297 @@
+"""Trainer methods that read checkpoints back; each may be overridden."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from trainwright.checkpoint.directory import PREVIOUS
+from trainwright.checkpoint.interchange.continuing import PresentOptimizer, with_names
+from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, holds, run_of, verify
+from trainwright.checkpoint.optimizer_state import OWN_TYPE, on_device, unflatten_optimizer
+from trainwright.checkpoint.sharded import StoredTensors, is_stored
+from trainwright.checkpoint.training_state import CALLBACKS, load_training_state, stored_schedule
+from trainwright.checkpoint.weights import load_weights
+from trainwright.config.secrets import holds_mask
+from trainwright.core.state import TrainerState
+from trainwright.engines.torch.joint import in_form_of
+from trainwright.engines.torch.optimizer_states import load_exactly
+from trainwright.engines.torch.randomness import of_process
+from trainwright.engines.torch.targets import unwrap
+from trainwright.training.capture import IN_TRAINING
+from trainwright.training.checkpoint_texts import callback_values, numbered, tool_names
+from trainwright.training.optimizers import optimizer_parameter_names
+from trainwright.training.recipe import take_replaced_parameters
+from trainwright.training.recipe_folder import enlarge_to, read_recipe_state
+from trainwright.training.run import TrainingRun
+from trainwright.training.setup import Setup
+
+logger = logging.getLogger("trainwright")
+
+
+STATE = "trainer_state.json"
+
+
+_NEW_RUN = "Go on with what it was, or start a new run from the checkpoint's weights."
+
+
+#: Settings that an optimizer takes from the checkpoint, with the names that people know them by.
+_KEPT_SETTINGS = {"initial_lr": "learning_rate", "weight_decay": "weight_decay", "betas": "betas", "eps": "eps"}
+
+
+def load_from_checkpoint(setup: Setup, resume_from_checkpoint: str | Path, model: nn.Module | None = None) -> None:
+    """Weights of a checkpoint into the model."""
+    changing = [type(m).__name__ for m in setup.modifiers if m.changes_structure]
+    if model is None and changing and setup.run is not None and setup.run.site is not None:
+        # Back from where layers were made smaller to a moment when they were not.
+        replaced = enlarge_to(unwrap(setup.model), Path(resume_from_checkpoint), changing)
+        if replaced:
+            take_replaced_parameters(setup, replaced)
+    with setup.strategy.rewritten(setup.model):
+        load_weights(unwrap(model or setup.model), resume_from_checkpoint)
+    setup.engine.reread()
+
+
+def restore_training_state(run: TrainingRun, folder: Path) -> dict[str, Any]:
+    """Optimizer, schedule and scaler of a checkpoint; returns the rest (random state, data position)."""
+    setup = run.setup
+    tensors, random_tensors, rest = load_training_state(folder, dict(unwrap(setup.model).named_parameters()))
+    processes = rest.get("processes", 1)
+    _note_other_processes(processes, setup.backend.world_size)
+    # None: the one who handed the checkpoint back wants an optimizer and a schedule that begin anew.
+    if rest["optimizer"] is not None:
+        rest = load_tools(run, tensors, rest)
+    if setup.engine.precision.scaler is not None and rest["scaler"] is not None:
+        setup.engine.precision.scaler.load_state_dict(rest["scaler"])
+    setup.engine.meter.load_state_dict(rest["loss"], setup.engine.device)
+    setup.engine.restore_last_step(rest["last_step"])
+    if rest.get("left_out"):
+        logger.warning(
+            "%s was saved without %s: the run does not go on exactly as it would have.",
+            folder.name,
+            "; ".join(rest["left_out"]),
+        )
+    setup.engine.reread()
+    setup.hooks()._restore_callback_tensors(folder, rest["callbacks"])
+    run.imported_from = rest.get("imported_from")
+    random = None if rest["random"] is None else of_process((random_tensors, rest["random"]), setup.backend.rank)
+    return {
+        "data": _with_processes(rest["data"], processes),
+        "random": random,
+        "processes": processes,
+        "was_ending": rest.get("was_ending", False),
+        "micro_batch": rest.get("micro_batch"),
+        "schedule_is_missing": bool(rest.get("left_out")) and rest["scheduler"] is None,
+    }
+
+
+def load_tools(run: TrainingRun, tensors: dict[str, Tensor], rest: dict[str, Any]) -> dict[str, Any]:
+    """Optimizer and schedule; returns ``rest`` with the names that they have here."""
+    setup = run.setup
+    if "tools" in rest:
+        _refuse_other_tools(rest["tools"], tool_names(setup))
+    if "numbering" in rest["optimizer"]:
+        tensors, rest = with_names(tensors, rest, present_optimizer(setup))
+    tensors = on_device(tensors, rest["optimizer"], setup.engine.device)
+    optimizer = unflatten_optimizer(tensors, rest["optimizer"], optimizer_parameter_names(setup))
+    run.weights_in_training = {
+        number: entries.pop(IN_TRAINING)
+        for number, entries in optimizer["state"].items()
+        if isinstance(entries, dict) and IN_TRAINING in entries
+    }
+    _compare_groups(optimizer["param_groups"], setup.optimizer.param_groups)
+    # A setting that could not be saved, or that a newer torch has added, is the one of now.
+    present = [{k: v for k, v in group.items() if k != "params"} for group in setup.optimizer.param_groups]
+    optimizer["param_groups"] = [{**now, **was} for now, was in zip(present, optimizer["param_groups"], strict=True)]
+    with setup.strategy.rewritten(setup.model, setup.optimizer):
+        kept = [tensors[name] for name in rest["optimizer"].get(OWN_TYPE, ())]
+        load_exactly(setup.optimizer, optimizer, kept)
+    if setup.lr_scheduler is not None and (schedule := stored_schedule(rest)) is not None:
+        setup.lr_scheduler.load_state_dict(in_form_of(schedule, setup.lr_scheduler.state_dict()))
+    return rest
+
+
+def present_optimizer(setup: Setup) -> PresentOptimizer:
+    model = unwrap(setup.model)
+    return PresentOptimizer(
+        numbered=optimizer_parameter_names(setup),
+        group_sizes=[len(group["params"]) for group in setup.optimizer.param_groups],
+        shapes={name: tuple(parameter.shape) for name, parameter in model.named_parameters()},
+        trained=[name for name, parameter in model.named_parameters() if parameter.requires_grad],
+        decay=frozenset(setup.hooks().get_decay_parameter_names(model)),
+    )
+
+
+def take_up_training_weights(run: TrainingRun) -> None:
+    setup = run.setup
+    parameters = [p for group in setup.optimizer.param_groups for p in group["params"]]
+    for number, weight in run.weights_in_training.items():
+        parameters[number].data.copy_(weight)
+    run.weights_in_training = {}
+
+
+def restore_callback_tensors(setup: Setup, folder: Path, values: dict[str, Any]) -> None:
+    stored = stored_callback_tensors(setup, folder) if is_stored(folder, CALLBACKS) else {}
+    present = numbered(setup.callbacks.callbacks)
+    for key in values.keys() - present.keys():
+        logger.warning("The checkpoint holds the state of %s, which this run does not have.", key.split(".")[0])
+    for key, callback in present.items():
+        if key in values:
+            own = {name.removeprefix(f"{key}."): t for name, t in stored.items() if name.startswith(f"{key}.")}
+            callback.load_state_dict({"tensors": own, "values": callback_values(values[key])})
+        else:
+            logger.warning("The checkpoint holds no state of %s: it starts anew.", key.split(".")[0])
+
+
+def stored_callback_tensors(setup: Setup, folder: Path) -> Mapping[str, Tensor]:
+    """Tensors that callbacks saved; what is kept of a parameter that is in parts, in the same parts."""
+    stored = StoredTensors(folder, CALLBACKS)
+    if not setup.strategy.is_sharded:
+        return stored
+    named = dict(unwrap(setup.model).named_parameters())
+    answer: dict[str, Tensor] = {}
+    for name in stored:
+        # "EMACallback.0.layer.weight", "MagnitudePruningModifier.0.mask.layer.weight"
+        words = name.split(".")
+        owners = (named.get(".".join(words[start:])) for start in range(2, len(words)))
+        owner = next((parameter for parameter in owners if parameter is not None), None)
+        answer[name] = stored[name] if owner is None else stored.spread_like(name, owner)
+    return answer
+
+
+def restore_callbacks(setup: Setup, saved: dict[str, Any]) -> None:
+    """Give callbacks back what they had counted; their settings too, when the arguments ask for it."""
+    for callback in setup.callbacks.callbacks:
+        states = saved.get(type(callback).__name__)
+        if states is None or not hasattr(callback, "state"):
+            continue
+        state = states.pop(0) if isinstance(states, list) else states
+        kept = dict(state.get("attributes", {}))
+        if setup.args.restore_callback_states_from_checkpoint:
+            kept |= state.get("args", {})
+        masked = [name for name, value in kept.items() if holds_mask(value)]
+        if masked:
+            who, what = type(callback).__name__, ", ".join(masked)
+            logger.warning("Secrets are not kept in checkpoints: %s keeps the %s it has now.", who, what)
+        vars(callback).update({name: value for name, value in kept.items() if name not in masked})
+
+
+def load_best_model(run: TrainingRun) -> None:
+    setup = run.setup
+    best = setup.state.best_model_checkpoint
+    # The first process may still be writing it.
+    run.saver.wait()
+    setup.backend.barrier()
+    if best is None:
+        logger.warning("No checkpoint was saved at the best evaluation; the trainer keeps the last model.")
+        return
+    try:
+        verify(Path(best))
+    except DamagedCheckpoint as error:
+        run.events.record("best_model_lost", f"{error} The trainer keeps the last model.")
+        return
+    logger.info(
+        "Loading the best model from %s (%s = %s).", best, setup.args.metric_for_best_model, setup.state.best_metric
+    )
+    setup.hooks()._load_from_checkpoint(best)
+    _restore_modifiers(run, Path(best))
+
+
+def _restore_modifiers(run: TrainingRun, best: Path) -> None:
+    """Masks and the like as they were then: those of the end would change the model that was the best."""
+    setup = run.setup
+    states = read_recipe_state(best) if setup.modifiers else {}
+    # By the names that the checkpoint knows them by: those of an earlier recipe may stand among them.
+    for key, modifier in numbered(setup.callbacks.callbacks).items():
+        if modifier in setup.modifiers and key in states:
+            modifier.load_state_dict(states[key])
+            if run.site is not None:
+                modifier.resume(run.site, run.site.epoch_of(setup.state))
+
+
+def stored_state(checkpoint: Path) -> TrainerState:
+    """The record of a run in a checkpoint."""
+    if not holds(checkpoint, STATE):
+        raise ValueError(f"{checkpoint} has no {STATE}, so it is not known where its run stood.")
+    return TrainerState.load_from_json(checkpoint / STATE)
+
+
+def found_again(best: str | None, checkpoint: Path) -> str | None:
+    """Where the best model so far is now: the run's folder may have been moved since ``best`` was written down."""
+    if best is None:
+        return None
+    run = run_of(checkpoint)
+    places = [checkpoint.parent / Path(best).name, Path(best)]
+    if run is not None:
+        places.append(checkpoint.parent / f"{PREVIOUS}-{run.id}" / Path(best).name)
+    found = next((place for place in places if has_manifest(place) and run_of(place) == run), None)
+    if found is None:
+        logger.warning("The best model so far was in %s, which is not there: the next best one is kept.", best)
+        return None
+    return str(found)
+
+
+def _refuse_other_tools(saved: dict[str, str], now: dict[str, str]) -> None:
+    """The state of one optimizer, or schedule, means nothing to another."""
+    for kind, words in (("optimizer", "The optimizer"), ("schedule_class", "The learning-rate schedule")):
+        if saved[kind] != now[kind]:
+            name = "schedule" if kind == "schedule_class" else kind
+            raise ValueError(
+                f"{words} was {saved[name]} when the checkpoint was saved and is {now[name]} now, which cannot go on "
+                f"with the other's state. {_NEW_RUN}"
+            )
+    if saved["schedule"] != now["schedule"]:
+        logger.warning(
+            "The learning-rate schedule was %s and is %s now: it goes on from the step it has come to.",
+            saved["schedule"],
+            now["schedule"],
+        )
+
+
+def _note_other_processes(saved: int, now: int) -> None:
+    if saved != now:
+        logger.warning(
+            "The checkpoint was saved by a run of %d processes and this one has %d: samples come in the same order, "
+            "and in the same steps if batch size x accumulation x processes is the same. What processes draw at random "
+            "(dropout) is not what it would have been.",
+            saved,
+            now,
+        )
+
+
+def _with_processes(data: dict[str, Any], processes: int) -> dict[str, Any]:
+    """The place in the data; of a checkpoint that counted the samples of one process, without that count."""
+    if "processes" in data or "steps" in data:
+        return data
+    return {**data, "processes": processes} | ({"samples": None} if processes > 1 else {})
+
+
+def _compare_groups(saved: list[dict[str, Any]], now: list[dict[str, Any]]) -> None:
+    """Refuse groups of other parameters; say which settings are the checkpoint's and not those of the arguments."""
+    sizes, present = ([len(group["params"]) for group in groups] for groups in (saved, now))
+    if sizes != present:
+        raise ValueError(
+            f"The checkpoint's optimizer has {sum(sizes)} parameters in groups of {sizes}, this run's has "
+            f"{sum(present)} in groups of {present}: weight_decay, or which parameters are trained, has changed. "
+            f"{_NEW_RUN}"
+        )
+    changed = {
+        name: f"{name} was {old[key]} and would be {new[key]} now"
+        for old, new in zip(saved, now, strict=True)
+        for key, name in _KEPT_SETTINGS.items()
+        # OneCycleLR and CyclicLR move the betas too, and leave this key behind.
+        if key in old and key in new and not (key == "betas" and "max_momentum" in old)
+        if not _same_setting(old[key], new[key])
+    }
+    if changed:
+        logger.warning("The optimizer goes on with the checkpoint's settings: %s.", "; ".join(changed.values()))
+
+
+def _same_setting(one: Any, other: Any) -> bool:
+    # Tuples and tensors are lists and numbers in older checkpoints.
+    one, other = (value.tolist() if isinstance(value, Tensor) else value for value in (one, other))
+    return list(one) == list(other) if isinstance(one, (list, tuple)) else one == other

@@ -1,0 +1,142 @@
+"""Trainer methods that take a run from its first step to its end, whatever comes in between."""
+
+from __future__ import annotations
+
+import logging
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trainwright.checkpoint.interchange.continuing import LoaderDraws, draw_as_a_loader_does, place_after
+from trainwright.core.run import Unfinished
+from trainwright.core.state import TrainerState
+from trainwright.data.order import mixed_seed
+from trainwright.data.position import steps_are_alike
+from trainwright.engines.torch.randomness import random_state_from
+from trainwright.training.memory import take_up_cut
+from trainwright.training.random_state import restore_random_state
+from trainwright.training.restore import (
+    found_again,
+    restore_callbacks,
+    restore_training_state,
+    stored_state,
+    take_up_training_weights,
+)
+from trainwright.training.run import TrainingRun
+from trainwright.training.save import moment_key
+from trainwright.training.setup import Setup
+
+logger = logging.getLogger("trainwright")
+
+
+def continue_from(run: TrainingRun, checkpoint: Path) -> Unfinished:
+    """Put everything where the checkpoint left it; returns what was still to be done there."""
+    setup, plan = run.setup, run.plan
+    saved = stored_state(checkpoint)
+    rest = restore_training_state(run, checkpoint)
+    rest["data"] = place_of_import(run, rest["data"], saved)
+    setup.state = saved
+    saved.num_train_epochs, saved.train_batch_size = plan.epochs, setup.args.train_batch_size
+    # The first process wrote it; what this one shows and writes depends on which one it is.
+    saved.is_local_process_zero = setup.hooks().is_local_process_zero()
+    saved.is_world_process_zero = setup.hooks().is_world_process_zero()
+    saved.best_model_checkpoint = found_again(saved.best_model_checkpoint, checkpoint)
+    run.resumed_random = rest["random"]
+    if rest["random"] is None and rest["processes"] <= setup.backend.rank:
+        # The run had fewer processes; this one has drawn nothing in it yet.
+        seed = mixed_seed(setup.args.seed, saved.global_step, setup.backend.rank)
+        run.resumed_random = random_state_from(seed)
+    if rest["schedule_is_missing"] and setup.lr_scheduler is not None:
+        # Its state could not be saved: as many steps bring it to about the same place.
+        for _ in range(saved.global_step):
+            setup.lr_scheduler.step()
+    take_up_cut(run, rest["micro_batch"])
+    run.feed.start_at(rest["data"], after_skip=partial(take_up_state, run), restart_epoch=setup.args.ignore_data_skip)
+    saved.max_steps = steps_with_what_is_left(run, saved, rest["data"])
+    restore_callbacks(setup, saved.stateful_callbacks)
+    run.saved_moment, run.saver.last_saved = moment_key(run), checkpoint
+    logger.info("Resuming from %s at step %d.", checkpoint, saved.global_step)
+    if rest["was_ending"]:
+        logger.warning("A callback had ended this run at step %d, so it does not go on.", saved.global_step)
+    return left_to_do(run, saved, rest)
+
+
+def left_to_do(run: TrainingRun, saved: TrainerState, rest: dict[str, Any]) -> Unfinished:
+    setup = run.setup
+    switches = saved.stateful_callbacks.get("TrainerControl", {}).get("args", {})
+    evaluation, save = bool(switches.get("should_evaluate")), bool(switches.get("should_save"))
+    if evaluation or save:
+        # These let the weights rest, in a run that is not interrupted too.
+        run.weights_in_training = {}
+    setup.control.should_save = evaluation and save
+    is_at_the_end = saved.global_step == saved.max_steps and bool(rest["data"]["batches"])
+    is_open = not rest["data"].get("end_was_announced", True)
+    return Unfinished(
+        evaluation=evaluation,
+        epoch_end=is_open and (is_at_the_end or rest["was_ending"] or evaluation),
+        stop=rest["was_ending"],
+    )
+
+
+def place_of_import(run: TrainingRun, data: dict[str, Any], saved: TrainerState) -> dict[str, Any]:
+    """``data``, worked out from the present plan where an imported checkpoint knows only its number of steps."""
+    setup = run.setup
+    if run.imported_from == "transformers":
+        setup.callbacks.add_callback(LoaderDraws())
+    if "steps" not in data:
+        return data
+    if saved.train_batch_size not in (None, setup.args.train_batch_size):
+        logger.warning(
+            "The imported run had batches of %d samples, this one has %d: the place in the data is counted in "
+            "steps, so it is not the same place.",
+            saved.train_batch_size,
+            setup.args.train_batch_size,
+        )
+    return place_after(
+        data["steps"], run.plan.steps_per_epoch, setup.args.gradient_accumulation_steps, run.feed.position()
+    )
+
+
+def take_up_state(run: TrainingRun) -> None:
+    """Just before the first batch after a resume: nothing that was drawn on the way there counts."""
+    setup = run.setup
+    take_up_training_weights(run)
+    if run.resumed_random is not None:
+        restore_random_state(setup, run.resumed_random)
+        run.resumed_random = None
+        if run.imported_from == "transformers" and not run.feed.consumed:
+            # The epoch's own draw came before the restored state.
+            draw_as_a_loader_does()
+        setup.engine.mark_boundary()
+
+
+def steps_with_what_is_left(run: TrainingRun, saved: TrainerState, position: dict[str, Any]) -> int:
+    """``max_steps``, counted from here where steps or epochs before the resume were of another size."""
+    setup, plan = run.setup, run.plan
+    now = run.feed.position()
+    if plan.batches_per_epoch is None or steps_are_alike(position, now):
+        return plan.max_steps
+    left_in_epoch = run.feed.steps_left_in_epoch()
+    if setup.args.max_steps > 0:
+        later = math.ceil((plan.max_steps - saved.global_step - left_in_epoch) / plan.steps_per_epoch)
+        saved.num_train_epochs = max(plan.epochs, run.feed.epoch + 1 + later)
+        return plan.max_steps
+    later = max(0.0, setup.args.num_train_epochs - run.feed.epoch - 1)
+    plan_here = saved.global_step + left_in_epoch + math.ceil(later * plan.steps_per_epoch)
+    reschedule(setup, plan_here)
+    return plan_here
+
+
+def reschedule(setup: Setup, total_steps: int) -> None:
+    """The same learning-rate schedule, at the same step, over another number of steps in all."""
+    if setup.lr_scheduler is None or not setup.own_scheduler:
+        return
+    state = setup.lr_scheduler.state_dict()
+    rates = [(group["lr"], group["initial_lr"]) for group in setup.optimizer.param_groups]
+    setup.lr_scheduler = None
+    scheduler = setup.hooks().create_scheduler(num_training_steps=total_steps, optimizer=setup.optimizer)
+    scheduler.load_state_dict(state)
+    for group, (rate, initial) in zip(setup.optimizer.param_groups, rates, strict=True):
+        group["lr"], group["initial_lr"] = rate, initial
+    setup.engine.scheduler = scheduler

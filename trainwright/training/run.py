@@ -1,0 +1,100 @@
+"""One training: what there is from the call of ``train()`` to its end, and no longer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from trainwright.checkpoint.identity import Owner
+from trainwright.checkpoint.saver import Saver
+from trainwright.core.events import RunEvents
+from trainwright.core.microbatching import MicroBatching
+from trainwright.core.modifier import Site
+from trainwright.core.run import Actions, Phase, Unfinished
+from trainwright.core.stops import StopRequests
+from trainwright.data.feed import TrainFeed
+from trainwright.data.worker_deaths import DeferredDeaths
+from trainwright.engines.torch.nonfinite import NonFiniteWatch
+from trainwright.engines.torch.randomness import RandomState
+from trainwright.training.plan import TrainingPlan
+from trainwright.training.setup import Setup
+
+if TYPE_CHECKING:
+    from trainwright.training.capture import Capture
+
+
+@dataclass(kw_only=True)
+class TrainingRun:
+    """A ``core.run.Run``, with all that saving, resuming and stopping it needs; the same object through a rewind."""
+
+    setup: Setup
+    actions: Actions
+    events: RunEvents
+    saver: Saver
+    capture: Capture
+    #: Whose the run directory's checkpoints are, and whether it is known to be this run's.
+    owner: Owner
+    has_claimed: bool = False
+    feed: TrainFeed = field(init=False)
+    phase: Phase = Phase.BETWEEN
+    #: What to do first, where the run goes on from a checkpoint.
+    unfinished: Unfinished = field(default_factory=Unfinished)
+    #: How batches are cut to fit into memory.
+    micro: MicroBatching = field(default_factory=MicroBatching)
+    #: Sees each micro-batch before it is trained on (token and FLOP counts); None when nothing is counted.
+    observe_batch: Callable[[Any], None] | None = None
+    last_logged_step: int = 0
+    #: Epoch before which no evaluation counts as the best.
+    best_after: float = 0.0
+    plan: TrainingPlan = field(init=False)
+    loader: Any = None
+    nonfinite: NonFiniteWatch = field(init=False)
+    #: Outputs that evaluations leave out.
+    ignored_outputs: list[str] | None = None
+
+    #: Held while a checkpoint is captured: the deadline's thread may want to do the same.
+    saving: threading.Lock = field(default_factory=threading.Lock)
+    #: What the last checkpoint holds: the same moment need not be saved twice.
+    saved_moment: tuple[Any, ...] | None = None
+    #: Signals and time that may ask to stop.
+    stops: StopRequests | None = None
+    #: Workers of loaders that died since the loop was last where it may be left.
+    deaths: DeferredDeaths = field(default_factory=DeferredDeaths)
+    #: Callbacks that watch over this run alone.
+    guards: list[Any] = field(default_factory=list)
+    #: The time by the first process, as all heard it.
+    clock_began: float = 0.0
+    agreed_seconds: float = 0.0
+
+    #: The library whose checkpoint this run goes on from, if it was imported.
+    imported_from: str | None = None
+    #: Random state of the checkpoint, until the first step after a resume takes it up.
+    resumed_random: RandomState | None = None
+    #: Weights to train on with, by the optimizer's number, where the checkpoint's model holds others.
+    weights_in_training: dict[int, Tensor] = field(default_factory=dict)
+    #: Whether the run goes on with a cut of batches that it found earlier.
+    cut_is_known: bool = False
+    #: Where the last rewind went and from which step, and what all of them have left out.
+    last_rewind: tuple[Path, int] | None = None
+    left_out: list[tuple[int, list[int]]] = field(default_factory=list)
+    #: What a recipe's modifiers work on.
+    site: Site | None = None
+
+    first_step: int = 0
+    start_time: float = 0.0
+    tokens_at_start: int = 0
+    log_takes_time: bool = True
+    #: The step under way, and how many tokens and floating point operations there were before it.
+    counts_before: tuple[int, int, float] | None = None
+    summary: dict[str, float] = field(default_factory=dict)
+
+    def fire(self, event: str, **kwargs: Any) -> None:
+        """Tell the listeners of ``event``; they may set switches on the control."""
+        setup = self.setup
+        if setup.callbacks.heard[event]:
+            setup.callbacks.call_event(event, setup.args, setup.state, setup.control, **kwargs)

@@ -1,0 +1,117 @@
+"""Trainer methods that write models and checkpoints; each may be overridden."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from torch import Tensor
+
+from trainwright.checkpoint.pack import TensorPack
+from trainwright.checkpoint.together import Together
+from trainwright.checkpoint.weights import WEIGHTS, copied_apart, save_config, save_weights
+from trainwright.config.run_directory import run_directory
+from trainwright.core.spread import is_spread
+from trainwright.engines.torch.targets import unwrap
+from trainwright.recipes.pruning.layers import PassThrough
+from trainwright.training.checkpoint_texts import arguments_text
+from trainwright.training.hooks import is_users_own
+from trainwright.training.recipe_folder import state_file, write_recipe_files
+from trainwright.training.setup import Setup
+from trainwright.training.shared_capture import SharedFiles, gathered, saved_by_all
+
+logger = logging.getLogger("trainwright")
+
+
+def save_model(setup: Setup, output_dir: str | Path | None = None) -> None:
+    """Write the model (and tokenizer or processor) so that ``from_pretrained`` reads it.
+
+    Without ``output_dir`` it goes to the checkpointer, if the Trainer was given one. Where the weights are in
+    parts (FSDP, DeepSpeed), every process must call this; with FSDP each writes some of them.
+    """
+    setup.strategy.settle()
+    if takes_all_to_save(setup):
+        save_by_all(setup, Path(output_dir or run_folder(setup)))
+        return
+    with setup.strategy.whole(setup.model, keep=setup.args.should_save):
+        if not setup.args.should_save:
+            return
+        if output_dir is None and setup.checkpointer is not None:
+            setup.checkpointer.save_model(unwrap(setup.model), setup.state.global_step)
+        else:
+            setup.hooks()._save(Path(output_dir or run_folder(setup)))
+
+
+def write_model(
+    setup: Setup, output_dir: str | Path | None = None, state_dict: dict[str, Tensor] | None = None
+) -> None:
+    folder = Path(output_dir or run_folder(setup))
+    folder.mkdir(parents=True, exist_ok=True)
+    model = unwrap(setup.model)
+    save_weights(model, folder, state_dict)
+    save_beside(setup, folder)
+    if hasattr(model, "config") and any(isinstance(layer, PassThrough) for layer in model.modules()):
+        logger.warning(
+            "The recipe dropped layers that the configuration still counts: from_pretrained would give them random "
+            "weights. `trainwright export FOLDER --to safetensors` writes the shorter model."
+        )
+
+
+def save_beside(setup: Setup, folder: Path) -> None:
+    """What a saved model has besides weights and configuration."""
+    setup.hooks()._save_processor(folder)
+    (folder / "config.yaml").write_text(arguments_text(setup.args)(), encoding="utf-8")
+    write_recipe_files(folder, setup.hooks()._recipe_text(), setup.gathered_recipe_state or state_file(setup.modifiers))
+
+
+def takes_all_to_save(setup: Setup) -> bool:
+    """Whether no process has all the weights."""
+    return setup.strategy.is_sharded and any(is_spread(parameter) for parameter in setup.model.parameters())
+
+
+def shared_writers(setup: Setup) -> Together | None:
+    """The processes that write together, where it takes all of them."""
+    if not setup.strategy.is_sharded:
+        return None
+    if setup.writers is None:
+        setup.backend.start(setup.args)
+        setup.writers = Together(setup.args.ddp_timeout)
+    return setup.writers
+
+
+def save_by_all(setup: Setup, folder: Path) -> None:
+    writers = shared_writers(setup)
+    assert writers is not None
+    # While all are here: a mask may be in parts too.
+    setup.gathered_recipe_state = state_file(setup.modifiers)
+    try:
+        save_parts(setup, folder, writers)
+    finally:
+        setup.gathered_recipe_state = None
+
+
+def save_parts(setup: Setup, folder: Path, writers: Together) -> None:
+    model = None if is_users_own(setup.hooks(), "_save") else copied_apart(unwrap(setup.model))
+    if model is None:
+        # Only somebody else's code knows how to write it, and that wants everything in one place.
+        whole = gathered(unwrap(setup.model).state_dict(), keep=setup.args.should_save)
+        if setup.args.should_save:
+            setup.hooks()._save(folder, state_dict=whole)
+        setup.backend.barrier()
+        return
+    files = SharedFiles(writers, {WEIGHTS: model[0]}, model[1], lambda kind, tensors: TensorPack(tensors))
+    if setup.args.should_save:
+        folder.mkdir(parents=True, exist_ok=True)
+        save_config(unwrap(setup.model), folder)
+        save_beside(setup, folder)
+    saved_by_all(folder, files)
+
+
+def save_processor(setup: Setup, folder: Path) -> None:
+    processor = setup.processing_class or getattr(setup.data_collator, "tokenizer", None)
+    if hasattr(processor, "save_pretrained"):
+        processor.save_pretrained(str(folder))
+
+
+def run_folder(setup: Setup) -> Path:
+    return run_directory(setup.args)

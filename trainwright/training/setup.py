@@ -1,0 +1,188 @@
+"""What lives with the Trainer: the model, the data, how both are run, and who listens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from torch import Tensor, nn
+
+from trainwright.checkpoint.together import Together
+from trainwright.config.backends import Place
+from trainwright.config.fields import ours
+from trainwright.core.backend import Backend
+from trainwright.core.callback import CallbackHandler
+from trainwright.core.engine import Portion
+from trainwright.core.modifier import Modifier
+from trainwright.core.module import StepPlan
+from trainwright.core.state import TrainerControl, TrainerState
+from trainwright.core.stops import LeavesAtOnce
+from trainwright.engines.torch.engine import TorchEngine
+from trainwright.engines.torch.logged import Means
+from trainwright.engines.torch.memory import MemoryReport
+from trainwright.engines.torch.module import Module
+from trainwright.engines.torch.strategies.base import Strategy
+from trainwright.engines.torch.targets import TargetCounter
+from trainwright.training.checkpointer import HandingOver
+
+if TYPE_CHECKING:
+    from trainwright.recipes.language.records import Recipe
+    from trainwright.training.run import TrainingRun
+
+#: Filled before anybody reads it.
+_LATER: Any = cast(Any, None)
+
+
+@dataclass
+class Calling:
+    """How the model, and methods that a subclass overrides, want to be called; found out once."""
+
+    target_counter: TargetCounter
+    count_targets: Callable[[Any], Any]
+    loss_outside_model: bool
+    compute_loss_takes: frozenset[str]
+    wants_count: bool
+    training_step_is_own: bool
+    training_step_takes_count: bool
+    loss_function_takes_count: bool
+
+
+@dataclass
+class EvaluationOptions:
+    """What an evaluation that is going on does besides what its methods' arguments say."""
+
+    #: Which of a Module's step methods is called: validation, test or predict.
+    stage: str = "validation"
+    #: Functions on a batch whose outputs are averaged.
+    transforms: list[Callable[[Any], Any]] | None = None
+    #: What a Module's step methods log.
+    logged: Means = field(default_factory=Means)
+    #: True for the metric's trial on one batch before training: nothing that callbacks should hear of.
+    is_trial: bool = False
+
+
+class Trial(Protocol):
+    """One training of a hyperparameter search."""
+
+    trial: Any
+
+    def report(self, metrics: dict[str, float], step: int) -> None:
+        """Let the search stop a training that goes nowhere."""
+        ...
+
+
+@dataclass
+class Setup:
+    """Everything that a Trainer was given, and what was made of it; a training is a record of its own (``run``)."""
+
+    #: The Trainer, for its methods that users may override; weak, so that one that is let go takes its memory along.
+    hooks: Callable[[], Any]
+    args: Any = _LATER
+    #: None only until ``fit`` is given one.
+    model: nn.Module = _LATER
+    model_wrapped: nn.Module = _LATER
+    model_init: Callable[..., nn.Module] | None = None
+    processing_class: Any = None
+    data_collator: Callable[[list[Any]], Any] = _LATER
+    train_dataset: Any = None
+    eval_dataset: Any = None
+    compute_metrics: Any = None
+    compute_loss_func: Callable[..., Tensor] | None = None
+    preprocess_logits_for_metrics: Callable[..., Any] | None = None
+    optimizer: Any = None
+    lr_scheduler: Any = None
+    optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None = None
+    #: Whether we made them, and may make them again; or the Module did.
+    own_optimizer: bool = True
+    own_scheduler: bool = True
+    configured_by_module: bool = False
+    place_model_on_device: bool = True
+    #: The model, where it is a Module.
+    module: Module | None = None
+    calling: Calling = _LATER
+    label_names: list[str] = field(default_factory=lambda: ["labels"])
+    can_return_loss: bool = False
+    label_smoother: float | None = None
+    model_accepts_loss_kwargs: bool = False
+
+    #: The processes that take part, how the model is spread over them, and what computes.
+    backend: Backend = _LATER
+    strategy: Strategy = _LATER
+    engine: TorchEngine = _LATER
+    callbacks: CallbackHandler = _LATER
+    memory: MemoryReport = _LATER
+    #: Takes checkpoints elsewhere, where a checkpointer was given.
+    checkpointer: HandingOver | None = None
+    #: Those who write with this process, where no process has all the weights.
+    writers: Together | None = None
+    #: Answers signals where no training runs.
+    answering: LeavesAtOnce | None = None
+
+    #: What a recipe changes in a training, in the order in which it acts.
+    modifiers: list[Modifier] = field(default_factory=list)
+    recipe: Recipe | None = None
+    teacher: Any = None
+    metadata_args: list[str] | None = None
+    #: Whether samples may carry columns that only a teacher takes.
+    has_teacher: bool = False
+    #: Those that change the loss of a micro-batch, while a training runs.
+    loss_modifiers: list[Modifier] = field(default_factory=list)
+    #: What the recipe's modifiers know, while a model in parts is saved.
+    gathered_recipe_state: Any = None
+
+    state: TrainerState = field(default_factory=TrainerState)
+    control: TrainerControl = field(default_factory=TrainerControl)
+    #: The training that is going on.
+    run: TrainingRun | None = None
+    evaluation: EvaluationOptions = field(default_factory=EvaluationOptions)
+    #: The micro-batch that is being trained on, and how many its step has.
+    portion: Portion | None = None
+    current_gradient_accumulation_steps: int = 1
+    default_step_ran: bool = False
+    current_flos: float = 0
+    #: How long the run that is being prepared is, for schedules and a Module's ``configure_optimizers``.
+    total_steps: int | None = None
+    step_plan: StepPlan | None = None
+
+    #: The hyperparameter search that this training is a trial of.
+    search: Trial | None = None
+    hp_name: Callable[[Any], str] | None = None
+    hp_search_backend: str | None = None
+    hub_model_id: str | None = None
+    upload: Any = None
+
+    #: Said once: of columns that are dropped, of what depends on how a batch is cut, of a step of one's own.
+    columns_said: set[str] = field(default_factory=set)
+    piece_effects_were_noted: bool = False
+    own_step_was_noted: bool = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy in another process gets a Trainer of its own.
+        return {name: value for name, value in vars(self).items() if name != "hooks"}
+
+    @property
+    def is_in_train(self) -> bool:
+        """True while a training runs."""
+        return self.run is not None
+
+    def fire(self, event: str, **kwargs: Any) -> None:
+        """Tell the listeners of ``event``; they may set switches on the control."""
+        if self.callbacks.heard[event]:
+            self.callbacks.call_event(event, self.args, self.state, self.control, **kwargs)
+
+
+def data_place(setup: Setup) -> Place:
+    """Whose part of the data this process has: processes that compute layers together have the same."""
+    together = ours(setup.args, "tensor_parallel_size")
+    backend = setup.backend
+    return Place(backend.rank // together, backend.local_rank, backend.world_size // together)
+
+
+def require_model(setup: Setup) -> None:
+    """Raise where no model was given yet."""
+    if setup.model is None:
+        raise ValueError(
+            "Trainer needs a model: pass model=, or model_init=, a function that makes one, or give the model to "
+            "fit(model, train, val)."
+        )

@@ -1,0 +1,260 @@
+"""Trainer methods for one micro-batch: from inputs to gradients; each may be overridden."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainwright.core.engine import Portion
+from trainwright.data.feed import take
+from trainwright.engines.torch.cutting import cut_batch
+from trainwright.engines.torch.losses import logits_of, loss_of, smoothed_loss
+from trainwright.engines.torch.module import Module, loss_in, module_in
+from trainwright.engines.torch.targets import TargetCounter, base_model, is_mapping
+from trainwright.recipes.distillation.teacher import without_teacher_columns
+from trainwright.training.hooks import is_overridden
+from trainwright.training.setup import Calling, Setup
+from trainwright.training.signatures import (
+    accepted_keywords,
+    forward_parameters,
+    label_names,
+    returns_loss_by_default,
+    takes_keyword,
+)
+
+logger = logging.getLogger("trainwright")
+
+
+def learn_signatures(setup: Setup, model: nn.Module) -> None:
+    """Find out once how the model, and methods that a subclass overrides, want to be called."""
+    inner, hooks, loss_function = base_model(model), setup.hooks(), setup.compute_loss_func
+    parameters = forward_parameters(inner)
+    setup.label_names = label_names(inner) if setup.args.label_names is None else setup.args.label_names
+    setup.can_return_loss = returns_loss_by_default(inner)
+    smoothing = setup.args.label_smoothing_factor
+    if smoothing and getattr(getattr(inner, "config", None), "problem_type", None) == "multi_label_classification":
+        raise ValueError("label_smoothing_factor does not fit multi-label classification: set it to 0.")
+    setup.label_smoother = smoothing or None
+    setup.model_accepts_loss_kwargs = "num_items_in_batch" in parameters
+    counter = TargetCounter(model)
+    setup.calling = Calling(
+        target_counter=counter,
+        count_targets=counter if setup.module is None else setup.module.count_targets,
+        loss_outside_model=bool(loss_function or smoothing or not takes_keyword(parameters, "labels")),
+        compute_loss_takes=accepted_keywords(hooks.compute_loss, ("return_outputs", "num_items_in_batch")),
+        wants_count=bool(loss_function or setup.model_accepts_loss_kwargs or is_overridden(hooks, "compute_loss")),
+        training_step_is_own=is_overridden(hooks, "training_step"),
+        training_step_takes_count=bool(accepted_keywords(hooks.training_step, ("num_items_in_batch",))),
+        loss_function_takes_count=loss_function is not None
+        and bool(accepted_keywords(loss_function, ("num_items_in_batch",))),
+    )
+
+
+def split_batch(setup: Setup, inputs: Any, parts: int) -> list[Any]:
+    """``inputs`` in ``parts`` pieces, for ``micro_batch``; override it where a batch is not a row per sample."""
+    return cut_batch(inputs, parts) if setup.module is None else setup.module.split_batch(inputs, parts)
+
+
+def count_targets(setup: Setup, batch: Any) -> Any:
+    """What the engine asks of a batch."""
+    return setup.hooks().count_targets(batch)
+
+
+def draw_batches(setup: Setup, iterator: Iterator[Any], count: int) -> list[Any]:
+    return setup.hooks().get_batch_samples(iterator, count, setup.args.device)[0]
+
+
+def get_batch_samples(
+    setup: Setup, epoch_iterator: Iterator[Any], num_batches: int, device: Any
+) -> tuple[list[Any], Any]:
+    """The next step's micro-batches and the number of targets in them."""
+    batches = take(epoch_iterator, num_batches)
+    return batches, sum(setup.hooks().count_targets(batch) for batch in batches)
+
+
+def train_on(setup: Setup, batch: Any, portion: Portion) -> Tensor | None:
+    """What the engine calls for each micro-batch; None when the whole step has no target."""
+    setup.portion = portion
+    setup.current_gradient_accumulation_steps = portion.pieces
+    if setup.calling.training_step_is_own:
+        loss = call_own_training_step(setup, batch, portion)
+    else:
+        loss = setup.hooks().training_step(setup.model_wrapped, batch)
+    # A step that somebody takes by hand later is whole.
+    setup.portion = None
+    return None if portion.step_targets == 0 else loss
+
+
+def call_own_training_step(setup: Setup, batch: Any, portion: Portion) -> Tensor:
+    """A user's ``training_step``: HF's contract whole, with the step's target count."""
+    setup.default_step_ran = False
+    if setup.calling.training_step_takes_count:
+        loss = setup.hooks().training_step(
+            setup.model_wrapped, batch, num_items_in_batch=as_count(setup, portion.step_targets)
+        )
+    else:
+        loss = setup.hooks().training_step(setup.model_wrapped, batch)
+    if not setup.default_step_ran and not setup.own_step_was_noted:
+        setup.own_step_was_noted = True
+        logger.info(
+            "%s.training_step does not call super().training_step: scaling over %d batches is up to it.",
+            type(setup.hooks()).__name__,
+            portion.pieces,
+        )
+    if not setup.default_step_ran and setup.loss_modifiers:
+        raise ValueError(
+            f"{type(setup.hooks()).__name__}.training_step does not call super().training_step, so the recipe's "
+            f"{type(setup.loss_modifiers[0]).__name__} cannot act: call it, or override compute_loss instead."
+        )
+    if not setup.default_step_ran and not setup.engine.is_alone:
+        # Its loss is the mean of this process alone, and losses are summed over processes.
+        loss = loss / setup.backend.world_size
+    return loss.detach()
+
+
+def training_step(setup: Setup, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+    """Forward and backward of one micro-batch; returns its share of the step's loss, detached."""
+    setup.default_step_ran = True
+    if not model.training:
+        # A callback may have switched to evaluation, to show samples say, and not back.
+        setup.engine.train_mode() if setup.is_in_train else model.train()
+    portion = setup.portion or Portion(setup.hooks().count_targets(inputs), 1.0, num_items_in_batch, 1)
+    inputs = setup.hooks()._prepare_inputs(inputs)
+    with setup.hooks().compute_loss_context_manager():
+        if setup.loss_modifiers:
+            loss = modified_loss(setup, model, inputs, portion.targets if setup.calling.wants_count else None)
+        else:
+            loss = call_compute_loss(setup, model, inputs, portion.targets if setup.calling.wants_count else None)
+    if loss.ndim:
+        loss = loss.mean()
+    weight = portion.weight
+    if isinstance(weight, float):
+        if weight == 0.0:
+            # No target: the mean is 0/0, and even 0 x its gradient may be NaN. There is nothing to learn here.
+            setup.engine.backward_of_nothing(loss)
+            return torch.zeros_like(loss.detach())
+        if weight != 1.0:
+            loss = loss * weight
+    else:
+        loss = torch.where(weight > 0, loss * weight, 0.0)
+    setup.engine.backward(loss)
+    return loss.detach()
+
+
+def modified_loss(setup: Setup, model: nn.Module, inputs: Any, targets: Any) -> Tensor:
+    """The loss as a recipe wants it: it sees the outputs, and columns that only a teacher takes."""
+    student = without_teacher_columns(inputs)
+    loss, outputs = call_compute_loss(setup, model, student, targets, return_outputs=True)
+    loss = loss.mean() if loss.ndim else loss
+    for modifier in setup.loss_modifiers:
+        loss = modifier.modify_loss(loss, outputs, inputs)
+    return loss
+
+
+def prepare_inputs(setup: Setup, inputs: Any) -> Any:
+    """Batch on the device."""
+    if is_mapping(inputs) and not inputs:
+        raise ValueError(
+            "A batch came out empty: none of the dataset's columns is an argument of the model's forward. "
+            "Rename the columns, or set remove_unused_columns=False."
+        )
+    return inputs if setup.engine.device.type == "cpu" else setup.engine.to_device(inputs)
+
+
+def call_compute_loss(setup: Setup, model: nn.Module, inputs: Any, targets: Any, return_outputs: bool = False) -> Any:
+    """``compute_loss`` with the arguments its signature takes: overrides of every historic form work."""
+    takes = setup.calling.compute_loss_takes
+    kwargs: dict[str, Any] = {}
+    if return_outputs:
+        kwargs["return_outputs"] = True
+    if targets is not None and "num_items_in_batch" in takes:
+        kwargs["num_items_in_batch"] = as_count(setup, targets)
+    return setup.hooks().compute_loss(model, inputs, **kwargs)
+
+
+def as_count(setup: Setup, targets: Any) -> Any:
+    """A count as HF passes it: a scalar tensor on the device, filled there, so that nothing waits."""
+    if targets is None or isinstance(targets, Tensor):
+        return targets
+    return torch.full((), targets, dtype=torch.long, device=setup.engine.device)
+
+
+def compute_loss(
+    setup: Setup,
+    model: nn.Module,
+    inputs: Any,
+    return_outputs: bool = False,
+    num_items_in_batch: Any = None,
+) -> Any:
+    """Mean loss over the targets of this micro-batch, or ``(loss, outputs)``.
+
+    ``num_items_in_batch`` is this micro-batch's own count: dividing a sum by it and ignoring it both give the mean.
+    The Trainer weights micro-batches by their share of the step's targets.
+    """
+    if setup.module is not None:
+        return loss_by_module(setup, model, inputs, return_outputs)
+    labels = None
+    if is_mapping(inputs):
+        if setup.calling.loss_outside_model:
+            inputs = dict(inputs)
+            labels = inputs.pop("labels", None)
+        if num_items_in_batch is not None and setup.model_accepts_loss_kwargs:
+            inputs = {**inputs, "num_items_in_batch": num_items_in_batch}
+    elif isinstance(inputs, (tuple, list)) and len(inputs) > 1:
+        *inputs, labels = inputs
+    outputs = call_model(model, inputs)
+    if setup.compute_loss_func is not None:
+        loss = call_loss_function(setup, outputs, labels, num_items_in_batch)
+    elif setup.label_smoother is not None and labels is not None:
+        shift = setup.calling.target_counter.shifts
+        loss = smoothed_loss(logits_of(outputs), labels, setup.args.label_smoothing_factor, shift=shift)
+    else:
+        loss = loss_of(outputs, labels, inputs)
+    return (loss, outputs) if return_outputs else loss
+
+
+def loss_by_module(setup: Setup, model: nn.Module, inputs: Any, return_outputs: bool) -> Any:
+    # Through the wrapper, if there is one: it wants to see a forward pass.
+    run_step: Any = model if getattr(model, "runs_training_step", False) else running_module(model).training_step
+    outputs = run_step(inputs)
+    loss = loss_in(outputs)
+    if loss is None:
+        raise ValueError(
+            f"{type(setup.module).__name__}.training_step returned {type(outputs).__name__}; it must return the "
+            'loss: a scalar tensor, a dict with "loss", or a tuple that begins with it.'
+        )
+    return (loss, outputs) if return_outputs else loss
+
+
+def train_by_hand(setup: Setup, batch: Any, portion: Portion) -> Tensor | None:
+    """One micro-batch of a Module that optimizes itself: whatever loss it returns is only logged."""
+    module = running_module(setup.model_wrapped)
+    if not module.training:
+        setup.engine.train_mode()
+    inputs = setup.hooks()._prepare_inputs(batch)
+    with setup.hooks().compute_loss_context_manager():
+        loss = loss_in(module.training_step(inputs))
+    return None if loss is None else loss.detach().mean()
+
+
+def running_module(model: nn.Module) -> Module:
+    module = module_in(model)
+    assert module is not None
+    return module
+
+
+def call_loss_function(setup: Setup, outputs: Any, labels: Any, targets: Any) -> Tensor:
+    assert setup.compute_loss_func is not None
+    if setup.calling.loss_function_takes_count:
+        return setup.compute_loss_func(outputs, labels, num_items_in_batch=targets)
+    return setup.compute_loss_func(outputs, labels)
+
+
+def call_model(model: nn.Module, inputs: Any) -> Any:
+    if is_mapping(inputs):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)

@@ -1,0 +1,142 @@
+"""``Trainer.train``: what comes before the loop, the loop, and what becomes of its outcome."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from trainwright.config.fields import ours
+from trainwright.core.errors import StopRequested
+from trainwright.core.marker import clear_marker
+from trainwright.core.module import StepPlan
+from trainwright.core.results import TrainOutput
+from trainwright.core.run import Stopped
+from trainwright.core.stops import StopRequests
+from trainwright.data.loader import close_loader, data_seed
+from trainwright.data.rebuild import resumable_loader, shared_training
+from trainwright.loop.fit import fit
+from trainwright.training.actions import TrainingActions
+from trainwright.training.build import fill
+from trainwright.training.checks import refuse_unknown_best_metric, warn_if_inexact
+from trainwright.training.choose_checkpoint import agreed_checkpoint
+from trainwright.training.construction import refuse_missing_data
+from trainwright.training.finish import refuse_to_look_saved
+from trainwright.training.guards import dismiss_guards, set_guards
+from trainwright.training.memory import look_for_what_fits
+from trainwright.training.modules import attach_module, use_own_eval_data
+from trainwright.training.plan import plan_training
+from trainwright.training.preparation import prepared_model
+from trainwright.training.recipe import finish_recipe, prepare_recipe, restore_structure
+from trainwright.training.run import TrainingRun
+from trainwright.training.save import open_saving
+from trainwright.training.save_model import run_folder
+from trainwright.training.setup import Setup, data_place, require_model
+from trainwright.training.start import adopt_model, seed_everything, spread_model
+from trainwright.training.stop import pass_the_deadline, rescue, stop_early
+
+
+def new_run(setup: Setup, trial: Any, ignored_outputs: list[str] | None) -> TrainingRun:
+    """A run that has not begun: its own events, its own writer."""
+    require_model(setup)
+    setup.memory.start("train")
+    seed_everything(setup)
+    if setup.model_init is not None:
+        adopt_model(setup, setup.hooks().call_model_init(trial))
+        setup.optimizer = setup.lr_scheduler = None
+    attach_module(setup)
+    if setup.args.eval_strategy != "no":
+        use_own_eval_data(setup)
+    refuse_missing_data(setup)
+    setup.backend.start(setup.args)
+    run = open_saving(setup, TrainingActions())
+    run.ignored_outputs = ignored_outputs
+    return run
+
+
+def train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) -> TrainOutput:
+    """Take ``run`` from its beginning, or from a checkpoint, to its end."""
+    setup = run.setup
+    checkpoint = agreed_checkpoint(run, resume_from_checkpoint)
+    loader = resumable_loader(setup.hooks().get_train_dataloader(), data_seed(setup.args))
+    run.loader = shared_training(loader, data_place(setup), setup.args.gradient_accumulation_steps)
+    run.plan = plan = plan_training(setup, run.loader)
+    refuse_unknown_best_metric(setup)
+    prepare_recipe(setup)
+    if checkpoint is not None:
+        restore_structure(setup, checkpoint)
+    with run.deaths, prepared_model(setup) as model:
+        spread_model(setup, model, checkpoint)
+        epochs = min(plan.epochs, math.ceil(plan.max_steps / plan.steps_per_epoch))
+        setup.step_plan = StepPlan(plan.max_steps, plan.steps_per_epoch, epochs)
+        setup.hooks()._create_training_tools(plan.max_steps)
+        if checkpoint is not None and setup.strategy.gathers_to_save:
+            # Weights were cast on their way to where they are; here they go as they were saved.
+            setup.hooks()._load_from_checkpoint(checkpoint)
+        setup.run = run
+        try:
+            _train_to_the_end(run, checkpoint)
+            finish_recipe(run)
+            refuse_to_look_saved(run)
+        except BaseException as error:
+            setup.callbacks.training_failed(error)
+            setup.memory.stop("train")
+            raise
+        finally:
+            _close(run)
+    return TrainOutput(setup.state.global_step, run.summary["train_loss"], run.summary)
+
+
+def _close(run: TrainingRun) -> None:
+    setup = run.setup
+    setup.run = setup.portion = None
+    dismiss_guards(run)
+    setup.engine.show_weights()
+    run.saver.wait()
+    run.capture.forget()
+    close_loader(run.loader)
+    if setup.checkpointer is not None:
+        setup.checkpointer.close()
+
+
+def _train_to_the_end(run: TrainingRun, checkpoint: Path | None) -> None:
+    setup = run.setup
+    if setup.args.should_save:
+        clear_marker(run_folder(setup))
+    set_guards(run)
+    fill(run, checkpoint)
+    warn_if_inexact(run, run.loader)
+    with _stop_requests(run) as run.stops:
+        try:
+            look_for_what_fits(run)
+            outcome = fit(run)
+        except StopRequested as stop:
+            # Before the loop.
+            outcome = Stopped(stop.reason, stop.by_keyboard)
+        except KeyboardInterrupt as error:
+            # Not by our handler, which waits for the step to end: raised by somebody's code, or signals are not
+            # handled. Whoever has pressed the keys three times does not want to wait for a save.
+            if not run.stops.is_pressed:
+                rescue(run, error)
+            raise
+        except Exception as error:
+            if not run.stops.explains(error):
+                rescue(run, error)
+                raise
+            outcome = Stopped(run.stops.reason)
+        if isinstance(outcome, Stopped):
+            stop_early(run, outcome)
+
+
+def _stop_requests(run: TrainingRun) -> StopRequests:
+    setup = run.setup
+    hours = ours(setup.args, "max_hours")
+    not_alone = setup.backend.world_size > 1 or setup.strategy.gathers_to_save
+    return StopRequests(
+        handle_signals=ours(setup.args, "handle_signals"),
+        max_seconds=None if hours is None else hours * 3600,
+        deadline=ours(setup.args, "preemption_deadline"),
+        # Alone, a process does not know the random numbers of the others.
+        on_deadline=None if not_alone else lambda: pass_the_deadline(run),
+        instead_of=setup.answering,
+    )
