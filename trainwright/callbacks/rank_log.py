@@ -55,9 +55,9 @@ class RankLogCallback(TrainerCallback):
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._close()
 
-    def on_train_failed(self, error: BaseException | None = None) -> None:
-        """Called when training raises."""
-        if self._handler is not None and error is not None:
+    def on_train_failed(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        error = kwargs["error"]
+        if self._handler is not None:
             record = logger.makeRecord(
                 logger.name, logging.ERROR, __file__, 0, "Ended by %s: %s", (type(error).__name__, error), None
             )

@@ -65,9 +65,9 @@ class TrackerCallback(TrainerCallback):
         events: RunEvents | None = kwargs.get("events")
         self._close("failed" if events is not None and events.unsaved else "done", state.global_step)
 
-    def on_train_failed(self, error: BaseException | None = None) -> None:
-        """Called when training raises: trackers learn that the run did not end well."""
-        self._close("stopped" if isinstance(error, (KeyboardInterrupt, Preempted, GivenUp)) else "failed")
+    def on_train_failed(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Trackers learn that the run did not end well."""
+        self._close("stopped" if isinstance(kwargs["error"], (KeyboardInterrupt, Preempted, GivenUp)) else "failed")
 
     def tell(self, verb: str, *values: Any) -> None:
         """Call a method of every tracker; after a training its run is opened again for it."""

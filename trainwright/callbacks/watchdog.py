@@ -106,8 +106,7 @@ class WatchdogCallback(TrainerCallback):
             self._signs.withdraw()
             self._signs = None
 
-    def on_train_failed(self, error: BaseException | None = None) -> None:
-        """Called when training raises."""
+    def on_train_failed(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._end_watch()
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

@@ -27,6 +27,8 @@ The whole loop, with every event in its place (``tests/loop/test_event_order.py`
         on_train_end
     predict():                                     on_prediction_step (each batch), on_predict
     push_to_hub():                                 on_push_begin
+    train() raises instead of ending               on_train_failed
+    a recipe puts other parameters into the model  on_parameters_replaced
 
 A callback may return a control (its own or the one it was given) or nothing. Callbacks written for
 ``transformers`` run unchanged: only the method names matter.
@@ -35,6 +37,7 @@ A callback may return a control (its own or the one it was given) or nothing. Ca
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -60,6 +63,8 @@ EVENTS = (
     "on_log",
     "on_prediction_step",
     "on_push_begin",
+    "on_train_failed",
+    "on_parameters_replaced",
 )
 
 
@@ -68,7 +73,8 @@ class TrainerCallback:
 
     Every event receives ``args, state, control`` and, by keyword, ``model, processing_class, optimizer,
     lr_scheduler, train_dataloader, eval_dataloader``; ``on_log`` also ``logs``, ``on_evaluate`` and ``on_predict``
-    also ``metrics``. Define ``state()`` (see ``ExportableState``) to be saved in checkpoints.
+    also ``metrics``, ``on_train_failed`` the ``error``, ``on_parameters_replaced`` a dict ``replaced`` of old and new.
+    Define ``state()`` (see ``ExportableState``) to be saved in checkpoints.
 
     >>> class StopAt(TrainerCallback):
     ...     def on_step_end(self, args, state, control, **kwargs):
@@ -96,6 +102,8 @@ class TrainerCallback:
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
     def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
     def on_push_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
+    def on_train_failed(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
+    def on_parameters_replaced(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
 
 
 def listens_to(callback: Any, event: str) -> bool:
@@ -119,10 +127,13 @@ class _Heard(dict[str, list[Callable[..., Any]]]):
 
     def __init__(self, handler: CallbackHandler) -> None:
         super().__init__()
-        self._handler = handler
+        # Weak: a handler that is let go takes what its callbacks refer to along.
+        self._handler = weakref.ref(handler)
 
     def __missing__(self, event: str) -> list[Callable[..., Any]]:
-        self[event] = found = self._handler.listeners(event)
+        handler = self._handler()
+        assert handler is not None
+        self[event] = found = handler.listeners(event)
         return found
 
 
@@ -206,13 +217,6 @@ class CallbackHandler:
         if self._before_looking is None or type(callback).__module__.startswith("trainwright.callbacks."):
             return listener
         return partial(_shown, self._before_looking, listener)
-
-    def training_failed(self, error: BaseException | None = None) -> None:
-        """Tell callbacks that hold something open (a bar, a tracker's run) that training ended with ``error``."""
-        for callback in self.callbacks:
-            notify = getattr(callback, "on_train_failed", None)
-            if callable(notify):
-                notify(error)
 
     def call_event(
         self, event: str, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -129,6 +129,9 @@ class Modifier(TrainerCallback):
     def resume(self, site: Site, epoch: float) -> None:
         """The run goes on from a checkpoint: put back what neither weights nor ``state_dict`` hold."""
 
+    def on_parameters_replaced(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.replaced(kwargs["replaced"])
+
     def replaced(self, mapping: dict[Any, tuple[Any, Callable[[Any], Any] | None]]) -> None:
         """Another modifier put other parameters in place of some: ``{old: (new, kept)}`` as in ``Site.rebuild``."""
 

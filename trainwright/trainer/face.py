@@ -95,7 +95,7 @@ class Face:
     def _own(self, setup: Setup) -> None:
         self._setup = setup
         # Engine and setup know each other: without this, memory would wait for the garbage collector.
-        weakref.finalize(self, vars(setup).clear).atexit = False
+        weakref.finalize(self, vars(setup).clear).atexit = False  # type: ignore[missing-attribute]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

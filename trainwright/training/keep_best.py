@@ -164,8 +164,7 @@ class KeepBest(TrainerCallback, ExportableState):
         self._complain_of_missing()
         self._is_training = False
 
-    def on_train_failed(self, error: BaseException | None = None) -> None:
-        """Called when training raises."""
+    def on_train_failed(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._is_training = False
 
     def _complain_of_missing(self) -> None:

@@ -227,10 +227,7 @@ def take_replaced_parameters(setup: Setup, replaced: dict[Any, tuple[Any, Callab
     setup.model_wrapped = compiled_again(setup)
     known = {replaced[p][0] if p in replaced else p for p in setup.engine.parameters}
     setup.engine.look_at_parameters(setup.model_wrapped, known)
-    for callback in setup.callbacks.callbacks:
-        heard = getattr(callback, "replaced", None)
-        if callable(heard):
-            heard(replaced)
+    setup.fire("on_parameters_replaced", replaced=replaced)
 
 
 def finish_recipe(run: TrainingRun) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ from trainwright.training.save_model import run_folder
 from trainwright.training.setup import Setup, data_place, require_model
 from trainwright.training.start import adopt_model, seed_everything, spread_model
 from trainwright.training.stop import pass_the_deadline, rescue, stop_early
+
+logger = logging.getLogger("trainwright")
 
 
 def new_run(setup: Setup, trial: Any, ignored_outputs: list[str] | None) -> TrainingRun:
@@ -79,17 +82,27 @@ def train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) ->
             finish_recipe(run)
             refuse_to_look_saved(run)
         except BaseException as error:
-            setup.callbacks.training_failed(error)
-            setup.memory.stop("train")
+            _tell_of_failure(setup, error)
             raise
         finally:
             _close(run)
     return TrainOutput(setup.state.global_step, run.summary["train_loss"], run.summary)
 
 
+def _tell_of_failure(setup: Setup, error: BaseException) -> None:
+    setup.memory.stop("train")
+    try:
+        setup.fire("on_train_failed", error=error)
+    except Exception as second:
+        # The first one is what the caller has to see.
+        logger.error("A callback failed on_train_failed: %s: %s", type(second).__name__, second)
+
+
 def _close(run: TrainingRun) -> None:
     setup = run.setup
     setup.run = setup.portion = None
+    # It holds on to the Trainer, whom nobody else holds then.
+    setup.engine.own.watch(None)
     dismiss_guards(run)
     setup.engine.show_weights()
     run.saver.wait()

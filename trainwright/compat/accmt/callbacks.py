@@ -135,11 +135,9 @@ class MomentsBridge(TrainerCallback):
         self._forget()
         self._moments.tell("on_fit_end")
 
-    def on_train_failed(self, error: BaseException | None = None) -> None:
-        """Called when training raises."""
+    def on_train_failed(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._forget()
-        if error is not None:
-            self._moments.tell(_moment_of(error), error)
+        self._moments.tell(_moment_of(kwargs["error"]), kwargs["error"])
 
     def _forget(self) -> None:
         for hook in self._hooks:

@@ -60,6 +60,9 @@ class EMACallback(TrainerCallback):
         self._model, self._followed = model, _tracked(model)
         self._pairs = _Pairs(model, self._averages)
 
+    def on_parameters_replaced(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.replaced(kwargs["replaced"])
+
     def replaced(self, mapping: dict[Any, tuple[Any, Any]]) -> None:
         """A recipe put smaller parameters in place of some: their averages lose the same parts."""
         if self._model is None:
