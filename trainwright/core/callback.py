@@ -198,6 +198,11 @@ class CallbackHandler:
         """Remove the first callback of a class, or the instance."""
         self.pop_callback(callback)
 
+    def arrange(self, callbacks: Iterable[Any]) -> None:
+        """Take these callbacks, in this order, in place of those there are; what ``listens_last`` still does."""
+        self.callbacks = sorted(callbacks, key=lambda c: bool(getattr(c, "listens_last", False)))
+        self.heard.clear()
+
     @property
     def callback_list(self) -> str:
         return "\n".join(type(callback).__name__ for callback in self.callbacks)

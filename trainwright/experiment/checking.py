@@ -99,7 +99,7 @@ def _length(rows: Any) -> str:
 
 def _schedule_lines(built: Built) -> list[tuple[str, str]]:
     trainer, args = built.trainer, built.args
-    plan = plan_training(trainer._setup, trainer.get_train_dataloader())
+    plan = plan_training(trainer.args, trainer.get_train_dataloader(), trainer.num_examples)
     trainer.create_optimizer_and_scheduler(plan.max_steps)
     rates = _rates(trainer.lr_scheduler, plan.max_steps)
     # A run starts with an optimizer of its own.

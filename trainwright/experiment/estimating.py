@@ -21,7 +21,6 @@ from trainwright.experiment.tasks import task_kit
 from trainwright.experiment.tasks.base import Given, Prepared
 from trainwright.trainer.trainer import Trainer
 from trainwright.training.memory import largest_batch
-from trainwright.training.step import call_compute_loss
 
 logger = logging.getLogger("trainwright")
 
@@ -85,7 +84,7 @@ def estimate(loaded: Loaded, *, gpus: int = 1, memory: float | None = None) -> P
             args,
             batch,
             gpus=gpus,
-            loss=lambda model, inputs: call_compute_loss(trainer._setup, model, inputs, None),
+            loss=trainer.compute_loss,
         )
     except ValueError as error:
         raise ConfigError(f"{loaded.document.source}: {error}") from error
@@ -125,7 +124,7 @@ def _batch(trainer: Trainer) -> Any:
     """The largest of a few batches; a mask that masks nothing is left out, since attention does without it too."""
     with _quiet():
         loader = trainer.get_train_dataloader()
-        batch = largest_batch(trainer._setup, loader)
+        batch = largest_batch(trainer.train_dataset, trainer.args.length_column_name, loader)
     batch = next(iter(loader)) if batch is None else batch
     mask = _named(batch).get("attention_mask")
     if isinstance(mask, Tensor) and bool(mask.all()):

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from trainwright.core.callback import CallbackHandler
 from trainwright.core.results import EvalLoopOutput
 from trainwright.data.loader import num_examples
 from trainwright.engines.torch.optim import decay_parameter_names, optimizer_class_and_kwargs
@@ -87,9 +86,6 @@ class Methods(Face):
         """Loader over ``test_dataset``, in its own order."""
         return data.test_dataloader(self._setup, test_dataset)
 
-    def _eval_loader(self, dataset: Any, description: str) -> Any:
-        return data.evaluation_loader(self._setup, dataset, description)
-
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         """Order of the training samples; None for a dataset without a length."""
         return data.train_sampler(self._setup, train_dataset)
@@ -140,9 +136,6 @@ class Methods(Face):
     def _get_learning_rate(self) -> float:
         return self.get_learning_rates()[0]
 
-    def _create_training_tools(self, max_steps: int) -> None:
-        start.create_training_tools(self._present_run(), max_steps)
-
     # ---- evaluation
 
     def evaluation_loop(
@@ -168,9 +161,6 @@ class Methods(Face):
         """(loss, predictions, labels) of one batch; each may be None."""
         return evaluation.prediction_step(self._setup, model, inputs, prediction_loss_only, ignore_keys)
 
-    def _evaluate_in_training(self, ignore_keys: list[str] | None) -> dict[str, float]:
-        return self.evaluate(ignore_keys=ignore_keys)  # type: ignore[attr-defined]
-
     # ---- saving and resuming
 
     def get_state(self) -> dict[str, Any]:
@@ -183,11 +173,12 @@ class Methods(Face):
     def _save(self, output_dir: str | Path | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         save_model.write_model(self._setup, output_dir, state_dict)
 
-    def _save_processor(self, folder: Path) -> None:
+    def save_processor(self, folder: Path) -> None:
+        """Write what belongs to a saved model besides its weights: the files of the tokenizer or processor."""
         save_model.save_processor(self._setup, folder)
 
-    def _recipe_text(self) -> str | None:
-        """The recipe as it is saved beside the weights."""
+    def recipe_text(self) -> str | None:
+        """The recipe as it is saved beside the weights; None without one."""
         return recipe_text(self._setup)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
@@ -202,12 +193,6 @@ class Methods(Face):
 
     def _load_best_model(self) -> None:
         restore.load_best_model(self._present_run())
-
-    def _restore_callback_tensors(self, folder: Path, values: dict[str, Any]) -> None:
-        restore.restore_callback_tensors(self._setup, folder, values)
-
-    def _handler_of(self, users: list[Any]) -> CallbackHandler:
-        return start.handler_of(self._setup, users)
 
     def _present_run(self) -> TrainingRun:
         if self._run is None:
@@ -236,7 +221,7 @@ class Methods(Face):
         self, args: Any, dataloader: Any
     ) -> tuple[int, int, int, int, int, int | None, int]:
         """HF's tuple: epochs, steps per epoch, examples, training samples, batch size, batches per epoch, max steps."""
-        plan, batch = plan_training(self._setup, dataloader), total_train_batch_size(args)
+        plan, batch = plan_training(self.args, dataloader, self.num_examples), total_train_batch_size(args)
         sizes = (plan.epochs, plan.steps_per_epoch, plan.examples, plan.samples)
         return (*sizes, batch, plan.batches_per_epoch, plan.max_steps)
 

@@ -43,7 +43,7 @@ from trainwright.training.construction import (
 from trainwright.training.recipe import take_recipe
 from trainwright.training.save_model import save_model
 from trainwright.training.setup import require_model
-from trainwright.training.start import adopt_another_model, adopt_first_model, seed_everything
+from trainwright.training.start import adopt_another_model, adopt_first_model, handler_of, seed_everything
 from trainwright.training.train import new_run, train
 
 logger = logging.getLogger("trainwright")
@@ -120,7 +120,7 @@ class Trainer(Methods):
         adopt_first_model(setup, resolve_model(model, setup))
         setup.data_collator = data_collator or choose_collator(setup.processing_class)
         self.create_accelerator_and_postprocess()
-        setup.callbacks = self._handler_of(callbacks or [])
+        setup.callbacks = handler_of(setup, callbacks or [])
         if given.push_to_hub:
             self.init_hf_repo()
         if given.should_save:

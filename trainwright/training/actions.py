@@ -67,7 +67,7 @@ class TrainingActions:
 
 def _evaluate(run: TrainingRun) -> dict[str, float]:
     setup = run.setup
-    metrics = setup.hooks()._evaluate_in_training(run.ignored_outputs)
+    metrics = setup.hooks().evaluate(ignore_keys=run.ignored_outputs)
     if setup.search is not None:
         setup.search.report(metrics, setup.state.global_step)
     return metrics

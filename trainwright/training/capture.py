@@ -104,7 +104,7 @@ class Capture:
         texts: dict[str, Callable[[], str]] = {}
         if (arguments := left_out.attempt("config.yaml", lambda: arguments_text(setup.args), None)) is not None:
             texts["config.yaml"] = arguments
-        if (recipe := setup.hooks()._recipe_text()) is not None:
+        if (recipe := setup.hooks().recipe_text()) is not None:
             texts["recipe.yaml"] = lambda: recipe
         files: dict[str, Callable[[], list[Chunk]]] = {}
         texts["trainer_state.json"] = state_text(setup, moment, left_out)
@@ -180,7 +180,7 @@ class Capture:
         """Let the tokenizer or processor write its files, and keep them: it does not change while a model trains."""
         before = set(folder.rglob("*"))
         what = "the files of the tokenizer or processor"
-        if left_out.add_files(what, folder, lambda: run.setup.hooks()._save_processor(folder)):
+        if left_out.add_files(what, folder, lambda: run.setup.hooks().save_processor(folder)):
             added = [path for path in folder.rglob("*") if path not in before and path.is_file()]
             self._processor_files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in added}
 

@@ -110,12 +110,12 @@ def eval_dataloader(setup: Setup, eval_dataset: Any = None) -> Any:
             known = list(setup.eval_dataset) if isinstance(setup.eval_dataset, dict) else []
             raise ValueError(f"There is no evaluation set named {eval_dataset!r}; there are: {known}.")
         eval_dataset = setup.eval_dataset[eval_dataset]
-    return setup.hooks()._eval_loader(setup.eval_dataset if eval_dataset is None else eval_dataset, "evaluation")
+    return evaluation_loader(setup, setup.eval_dataset if eval_dataset is None else eval_dataset, "evaluation")
 
 
 def test_dataloader(setup: Setup, test_dataset: Any) -> Any:
     """Loader over ``test_dataset``, in its own order."""
-    return setup.hooks()._eval_loader(test_dataset, "test")
+    return evaluation_loader(setup, test_dataset, "test")
 
 
 def evaluation_loader(setup: Setup, dataset: Any, description: str) -> Any:

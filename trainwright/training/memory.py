@@ -92,7 +92,7 @@ def look_for_what_fits(run: TrainingRun) -> None:
     setup = run.setup
     if not run.micro.automatic or run.cut_is_known:
         return
-    batch = largest_batch(setup, run.loader)
+    batch = largest_batch(setup.train_dataset, setup.args.length_column_name, run.loader)
     if setup.engine.runs_in_step:
         # The same everywhere: processes that wait for each other must run out of memory at the same place.
         batch = max(setup.backend.gather(batch), key=_elements)
@@ -199,13 +199,13 @@ def nothing_stays(setup: Setup) -> Iterator[None]:
             setup.module.on_step_redo()
 
 
-def largest_batch(setup: Setup, loader: Any) -> Any:
+def largest_batch(dataset: Any, length_column: str, loader: Any) -> Any:
     """The longest samples as one batch, or the largest of the first few batches; None for a stream."""
     if not starts_by_index(loader):
         return None
     random = random_state()
     try:
-        chosen = longest_samples(setup, loader)
+        chosen = longest_samples(dataset, length_column, loader)
         batches = [chosen] if chosen else list(islice(iter(loader.batch_sampler), BATCHES_LOOKED_AT))
         fetch = MapFetch(loader.dataset, loader.collate_fn, loader.fetch_seed)
         # Plain lists: also what is only a filler for this process is a batch of its size.
@@ -215,14 +215,13 @@ def largest_batch(setup: Setup, loader: Any) -> Any:
     return max(collated, key=_elements, default=None)
 
 
-def longest_samples(setup: Setup, loader: Any) -> list[int] | None:
+def longest_samples(dataset: Any, length_column: str, loader: Any) -> list[int] | None:
     """Indices of the longest samples, a batch of them, where the dataset has a column that tells."""
-    columns = getattr(setup.train_dataset, "column_names", None)
+    columns = getattr(dataset, "column_names", None)
     size = getattr(loader.batch_sampler, "batch_size", None)
-    name = setup.args.length_column_name
-    if size is None or not isinstance(columns, list) or name not in columns:
+    if size is None or not isinstance(columns, list) or length_column not in columns:
         return None
-    lengths = sample_lengths(setup.train_dataset, name)
+    lengths = sample_lengths(dataset, length_column)
     return sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)[:size]
 
 

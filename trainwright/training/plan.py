@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from trainwright.core.backend import Backend
 from trainwright.data.loader import has_length
-from trainwright.training.setup import Setup
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,8 @@ def total_train_batch_size(args: Any) -> int:
     return args.train_batch_size * args.gradient_accumulation_steps * args.data_processes
 
 
-def plan_training(setup: Setup, loader: Any) -> TrainingPlan:
+def plan_training(args: Any, loader: Any, count_examples: Callable[[Any], int]) -> TrainingPlan:
     """Turn ``max_steps`` or ``num_train_epochs`` and the loader's length into a plan."""
-    args = setup.args
     if not has_length(loader):
         return _plan_for_stream(args)
     batches = len(loader)
@@ -41,7 +40,7 @@ def plan_training(setup: Setup, loader: Any) -> TrainingPlan:
             "The training data gives no batch. Is the dataset empty, or smaller than a batch with dataloader_drop_last?"
         )
     steps_per_epoch = math.ceil(batches / args.gradient_accumulation_steps)
-    examples = setup.hooks().num_examples(loader)
+    examples = count_examples(loader)
     if args.max_steps > 0:
         epochs = math.ceil(args.max_steps / steps_per_epoch)
         samples = args.max_steps * total_train_batch_size(args)

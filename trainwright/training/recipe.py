@@ -164,7 +164,7 @@ def engage_teacher(setup: Setup, model: nn.Module) -> None:
 
 def restore_structure(setup: Setup, checkpoint: Path) -> None:
     """Sizes of layers as a checkpoint has them, before its weights are loaded."""
-    refuse_other_recipe(checkpoint, setup.hooks()._recipe_text(), has_modifiers=bool(setup.modifiers))
+    refuse_other_recipe(checkpoint, setup.hooks().recipe_text(), has_modifiers=bool(setup.modifiers))
     changing = [m for m in setup.modifiers if m.changes_structure]
     if not changing or not holds(checkpoint, TRAINING):
         return
@@ -210,7 +210,7 @@ def show_recipe(setup: Setup) -> None:
         return
     from trainwright.recipes.language.timeline import draw_svg
 
-    replace_text(run_folder(setup) / RECIPE, setup.hooks()._recipe_text() or "")
+    replace_text(run_folder(setup) / RECIPE, setup.hooks().recipe_text() or "")
     replace_text(run_folder(setup) / "recipe.svg", draw_svg(setup.recipe))
 
 

@@ -76,7 +76,7 @@ def restore_training_state(run: TrainingRun, folder: Path) -> dict[str, Any]:
             "; ".join(rest["left_out"]),
         )
     setup.engine.reread()
-    setup.hooks()._restore_callback_tensors(folder, rest["callbacks"])
+    restore_callback_tensors(setup, folder, rest["callbacks"])
     run.imported_from = rest.get("imported_from")
     random = None if rest["random"] is None else of_process((random_tensors, rest["random"]), setup.backend.rank)
     return {

@@ -59,9 +59,9 @@ def write_model(
 
 def save_beside(setup: Setup, folder: Path) -> None:
     """What a saved model has besides weights and configuration."""
-    setup.hooks()._save_processor(folder)
+    setup.hooks().save_processor(folder)
     (folder / "config.yaml").write_text(arguments_text(setup.args)(), encoding="utf-8")
-    write_recipe_files(folder, setup.hooks()._recipe_text(), setup.gathered_recipe_state or state_file(setup.modifiers))
+    write_recipe_files(folder, setup.hooks().recipe_text(), setup.gathered_recipe_state or state_file(setup.modifiers))
 
 
 def takes_all_to_save(setup: Setup) -> bool:

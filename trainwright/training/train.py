@@ -33,7 +33,7 @@ from trainwright.training.run import TrainingRun
 from trainwright.training.save import open_saving
 from trainwright.training.save_model import run_folder
 from trainwright.training.setup import Setup, data_place, require_model
-from trainwright.training.start import adopt_model, seed_everything, spread_model
+from trainwright.training.start import adopt_model, create_training_tools, seed_everything, spread_model
 from trainwright.training.stop import pass_the_deadline, rescue, stop_early
 
 logger = logging.getLogger("trainwright")
@@ -63,7 +63,7 @@ def train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) ->
     checkpoint = agreed_checkpoint(run, resume_from_checkpoint)
     loader = resumable_loader(setup.hooks().get_train_dataloader(), data_seed(setup.args))
     run.loader = shared_training(loader, data_place(setup), setup.args.gradient_accumulation_steps)
-    run.plan = plan = plan_training(setup, run.loader)
+    run.plan = plan = plan_training(setup.args, run.loader, setup.hooks().num_examples)
     refuse_unknown_best_metric(setup)
     prepare_recipe(setup)
     if checkpoint is not None:
@@ -72,7 +72,7 @@ def train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) ->
         spread_model(setup, model, checkpoint)
         epochs = min(plan.epochs, math.ceil(plan.max_steps / plan.steps_per_epoch))
         setup.step_plan = StepPlan(plan.max_steps, plan.steps_per_epoch, epochs)
-        setup.hooks()._create_training_tools(plan.max_steps)
+        create_training_tools(run, plan.max_steps)
         if checkpoint is not None and setup.strategy.gathers_to_save:
             # Weights were cast on their way to where they are; here they go as they were saved.
             setup.hooks()._load_from_checkpoint(checkpoint)

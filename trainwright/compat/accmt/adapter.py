@@ -159,6 +159,9 @@ class AcceleratedModule(Module):
         schedules = [getattr(users, name) for _, _, name in users._registered if name is not None]
         return [optimizer, *further], [*([] if schedule is None else [schedule]), *schedules]
 
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        self.take_tools()
+
     def take_tools(self) -> None:
         """Once training has optimizers: give the module those it steps, or may look at."""
         users, optimizers, schedules = self.users, self.optimizers(), self.schedulers()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from torch import nn
@@ -47,12 +47,19 @@ class Loop(Trainer):
                 return chosen
         return super()._get_train_sampler(train_dataset)
 
-    def _eval_loader(self, dataset: Any, description: str) -> Any:
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        named = self.eval_dataset if eval_dataset is None else eval_dataset
+        return self._loader_over(self.eval_dataset[named] if isinstance(named, str) else named, "evaluation")
+
+    def get_test_dataloader(self, test_dataset: Any) -> Any:
+        return self._loader_over(test_dataset, "test", self._test_batch_size)
+
+    def _loader_over(self, dataset: Any, description: str, batch_size: int | None = None) -> Any:
         if is_loader(dataset, description):
             return dataset
         order = None if is_iterable(dataset) else self._choices.val_order(len(dataset), data_seed(self.args))
-        size = self._test_batch_size if description == "test" else None
-        return eval_loader(dataset, sampler=order, collate=self._choices.val_collate, args=self.args, batch_size=size)
+        collate = self._choices.val_collate
+        return eval_loader(dataset, sampler=order, collate=collate, args=self.args, batch_size=batch_size)
 
     # ---- evaluation
 
@@ -61,11 +68,9 @@ class Loop(Trainer):
     ) -> dict[str, float]:
         is_named = isinstance(eval_dataset, str)
         self.adapter.validation_set = self._keys.get(eval_dataset, eval_dataset) if is_named else ONLY_SET
-        return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
-
-    def _evaluate_in_training(self, ignore_keys: list[str] | None) -> dict[str, float]:
-        with self.told_of_evaluation():
-            return super()._evaluate_in_training(ignore_keys)
+        # Once, also where there are several sets: each of these comes by here again, by its name.
+        with self.told_of_evaluation() if self.is_in_train and eval_dataset is None else nullcontext():
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
 
     @contextmanager
     def told_of_evaluation(self) -> Iterator[None]:
@@ -97,10 +102,6 @@ class Loop(Trainer):
         shown = dict(logs)
         super().log(shown, start_time)
         logs.update({name: value for name, value in shown.items() if name == "epoch"})
-
-    def _create_training_tools(self, max_steps: int) -> None:
-        super()._create_training_tools(max_steps)
-        self.adapter.take_tools()
 
 
 @contextmanager

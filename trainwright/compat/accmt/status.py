@@ -64,6 +64,7 @@ class StatusKeeper(TrainerCallback, ExportableState):
         self.sets: list[str] | None = None
         self.num_checkpoints = 0
         self.is_epoch_end = self.is_last_step = self.is_finished = False
+        self.first_step = 0
         self._losses_before: list[float] = [0.0, 0]
         self._validated: dict[str, float] = {}
         self._sets_done: set[str] = set()
@@ -74,7 +75,7 @@ class StatusKeeper(TrainerCallback, ExportableState):
             self.status.update(first_status())
             self.num_checkpoints, self._losses_before = 0, [0.0, 0]
         self._take_up()
-        self.is_finished = False
+        self.first_step, self.is_finished = state.global_step, False
         self._validated, self._sets_done = {}, set()
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:

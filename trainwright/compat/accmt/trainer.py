@@ -144,7 +144,7 @@ class Trainer:
             native = self._prepared(module, val_dataset, wanted)
             with prepared_teacher(module.teacher, native.args):
                 output = native.fit(train=train, resume_from_checkpoint=wanted)
-            if wanted is not None and native._run is not None and native.state.global_step == native._run.first_step:
+            if wanted is not None and native.state.global_step == self._keeper.first_step:
                 logger.info("%s is finished already: nothing was left to train.", wanted)
         return output
 

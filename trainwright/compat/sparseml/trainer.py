@@ -14,9 +14,10 @@ from trainwright.compat.sparseml.manager import ScheduledModifierManager
 from trainwright.compat.sparseml.metadata import metadata_of
 from trainwright.compat.sparseml.state_path import StatePath
 from trainwright.config.run_directory import run_directory
-from trainwright.core.callback import CallbackHandler
+from trainwright.core.callback import TrainerCallback
 from trainwright.core.modifier import Modifier
 from trainwright.core.results import TrainOutput
+from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.engines.torch.targets import unwrap
 from trainwright.recipes.distillation.teacher import DISABLE
 from trainwright.recipes.language.metadata import with_metadata
@@ -28,9 +29,18 @@ from trainwright.recipes.selecting import prunable_layers
 from trainwright.trainer.trainer import Trainer as NativeTrainer
 from trainwright.training.recipe_folder import state_file, write_recipe_files
 from trainwright.training.recipe_past import Past, recall
-from trainwright.training.setup import require_model
 
 logger = logging.getLogger("trainwright")
+
+
+class PastSettles(TrainerCallback):
+    """Fixes again, after a resume, what a model has behind it."""
+
+    def __init__(self, past: Past) -> None:
+        self._past = past
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._past.settle(unwrap(kwargs["model"]))
 
 
 class Trainer(NativeTrainer):
@@ -105,6 +115,8 @@ class Trainer(NativeTrainer):
             distill_teacher=_refuse_zoo("distill_teacher", distill_teacher),
             **kwargs,
         )
+        if self._past is not None:
+            self._hear_of_the_past(self._past)
         if self.one_shot and not self.modifiers:
             raise ValueError("one_shot=True applies a recipe without training, and there is none: pass recipe=.")
 
@@ -140,33 +152,29 @@ class Trainer(NativeTrainer):
             return self._past.modifiers
         return self._past.among(self.recipe, self.modifiers)
 
-    def _handler_of(self, users: list[Any]) -> CallbackHandler:
-        if self._past is None:
-            return super()._handler_of(users)
-        # Without a site they do nothing; they are there to be saved, and to follow when parameters are replaced.
-        handler = super()._handler_of([*self._past.modifiers, *users])
-        ordered = self._all_modifiers()
-        places = [index for index, callback in enumerate(handler.callbacks) if callback in ordered]
-        for index, modifier in zip(places, ordered, strict=True):
-            handler.callbacks[index] = modifier
-        return handler
+    def _hear_of_the_past(self, past: Past) -> None:
+        """Without a site they do nothing; they are there to be saved, and to follow when parameters are replaced."""
+        handler = self.callback_handler
+        own = [place for place, callback in enumerate(handler.callbacks) if callback in self.modifiers]
+        after = own[-1] + 1 if own else 1
+        ordered, callbacks = self._all_modifiers(), list(handler.callbacks)
+        callbacks[after:after] = past.modifiers
+        places = [place for place, callback in enumerate(callbacks) if callback in ordered]
+        for place, modifier in zip(places, ordered, strict=True):
+            callbacks[place] = modifier
+        handler.arrange([*callbacks, PastSettles(past)])
 
-    def _restore_callback_tensors(self, folder: Path, values: dict[str, Any]) -> None:
-        super()._restore_callback_tensors(folder, values)
-        if self._past is not None:
-            self._past.settle(unwrap(self.model))
-
-    def _recipe_text(self) -> str | None:
+    def recipe_text(self) -> str | None:
         return None if self._saved_recipe is None else write_recipe(self._saved_recipe)
 
     def _save(self, output_dir: str | Path | None = None, state_dict: dict[str, Any] | None = None) -> None:
         super()._save(output_dir, state_dict)
         if self._past is not None:
             folder = Path(output_dir or run_directory(self.args))
-            write_recipe_files(folder, self._recipe_text(), state_file(self._all_modifiers()))
+            write_recipe_files(folder, self.recipe_text(), state_file(self._all_modifiers()))
 
-    def _save_processor(self, folder: Path) -> None:
-        super()._save_processor(folder)
+    def save_processor(self, folder: Path) -> None:
+        super().save_processor(folder)
         if self._state_path is not None and not hasattr(unwrap(self.model), "config"):
             self._state_path.copy_config(folder)
 
@@ -181,7 +189,8 @@ class Trainer(NativeTrainer):
                 "one_shot applies the recipe to the model as it is, and reads no checkpoint: load its weights into the "
                 "model, and leave resume_from_checkpoint out."
             )
-        require_model(self._setup)
+        if self.model is None:
+            raise ValueError("one_shot=True applies the recipe to a model, and there is none: pass model=.")
         model = unwrap(self.model)
         loader = None if self.train_dataset is None else self.get_train_dataloader()
 
