@@ -200,7 +200,8 @@ def sentences(count: int) -> list[dict[str, Any]]:
 
 
 def language_model(folder: Path, model: Any, **more: Any) -> dict[str, Any]:
-    args = arguments(folder, eval_strategy="no", num_train_epochs=1, **more)
+    # Single precision: Adam would make a whole step of a gradient that is nothing but the rounding of a sum.
+    args = arguments(folder, eval_strategy="no", num_train_epochs=1, adam_epsilon=1e-3, **more)
     trainer = Trainer(model, args, train_dataset=sentences(24))
     trainer.train()
     trainer.save_model(str(folder / "model"))

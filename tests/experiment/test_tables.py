@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,7 @@ def bits(rows: Any) -> list[list[tuple[str, Any]]]:
     return [[(name, one(value)) for name, value in row.items()] for row in rows]
 
 
-def written(folder: Path, rows: list[list[str]], delimiter: str = ",") -> Path:
+def written(folder: Path, rows: Sequence[Sequence[str]], delimiter: str = ",") -> Path:
     out = io.StringIO()
     csv.writer(out, delimiter=delimiter, lineterminator="\n").writerows(rows)
     # Its name is new: what datasets has read before, it reads from its cache.
@@ -64,6 +66,15 @@ def test_a_csv_file_has_the_values_that_datasets_reads(data: st.DataObject, tmp_
     kinds = [data.draw(st.lists(WORDS, min_size=1, max_size=3)) for _ in range(width)]
     rows = [[data.draw(st.sampled_from(kinds[place])) for place in range(width)] for _ in range(height)]
     path = written(tmp_path, [[f"c{place}" for place in range(width)], *rows])
+    assert bits(read_table([str(path)], "csv", {})) == bits(theirs("csv", path))
+
+
+def test_whole_numbers_beyond_64_bits_are_what_datasets_makes_of_them(tmp_path: Path) -> None:
+    """Which depends on what else is in the column, and on what comes first."""
+    words = ["18446744073709551615", "9223372036854775807", "-9223372036854775808", "", "-7", "-0.0", "2.5", "a"]
+    columns = list(itertools.product(words, repeat=3))
+    header = [f"c{place}" for place in range(len(columns))]
+    path = written(tmp_path, [header, *zip(*columns, strict=True)])
     assert bits(read_table([str(path)], "csv", {})) == bits(theirs("csv", path))
 
 

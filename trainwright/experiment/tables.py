@@ -155,19 +155,37 @@ def _named(header: list[str]) -> list[str]:
     return names
 
 
+def _is_whole(word: str, least: int, below: int) -> bool:
+    return _WHOLE.fullmatch(word) is not None and least <= int(word) < below
+
+
+def _large(words: list[str]) -> list[Any] | None:
+    """A column whose first surprise is a whole number beyond 64 bits, as pandas takes it; None where it has others.
+
+    Together with anything negative or missing, or larger still, they are names, and nothing is taken for missing.
+    """
+    for word in words:
+        if word in _MISSING or word.lstrip().startswith("-"):
+            continue
+        if not _WHOLE.fullmatch(word):
+            return None
+        if int(word) >= 2 * _LARGEST:
+            return list(words)
+    return [int(word) for word in words] if all(_is_whole(word, 0, 2 * _LARGEST) for word in words) else list(words)
+
+
 def _typed_words(name: str, words: list[str]) -> list[Any]:
     """The words of a column as what all of them are: whole numbers, numbers, yes and no, or words."""
     present = [word for word in words if word not in _MISSING]
     has_gaps = len(present) < len(words)
     if not present:
         return [None] * len(words)
-    if all(_WHOLE.fullmatch(word) for word in present):
-        numbers = [int(word) for word in present]
-        if min(numbers) >= -_LARGEST and max(numbers) < _LARGEST:
-            # A whole number and a missing one do not go together in a column: all are read as numbers.
-            return _read(words, float if has_gaps else int)
-        # Too large for a table's numbers, they are names; nothing of them is taken for missing.
-        return numbers if not has_gaps and min(numbers) >= 0 and max(numbers) < 2 * _LARGEST else list(words)
+    other = next((word for word in present if not _is_whole(word, -_LARGEST, _LARGEST)), None)
+    if other is None:
+        # A whole number and a missing one do not go together in a column: all are read as numbers.
+        return _read(words, float if has_gaps else int)
+    if _WHOLE.fullmatch(other) and (found := _large(words)) is not None:
+        return found
     if all(_NUMBER.fullmatch(word) for word in present):
         return _read(words, float)
     return _read(words, _TRUTH.__getitem__ if all(word in _TRUTH for word in present) else str)
