@@ -8,6 +8,7 @@ A line that goes, or changes, in one of these files is a break; a line that come
 from __future__ import annotations
 
 import dataclasses
+import enum
 import importlib
 import inspect
 import tempfile
@@ -64,7 +65,9 @@ def public_methods() -> list[str]:
     found = []
     for name in sorted(trainwright.__all__):
         kind = getattr(trainwright, name)
-        if inspect.isclass(kind) and kind.__module__.startswith("trainwright."):
+        if inspect.isclass(kind) and issubclass(kind, enum.Enum):
+            found += [f"{name}.{member.name} = {member.value!r}" for member in kind]
+        elif inspect.isclass(kind) and kind.__module__.startswith("trainwright."):
             found.append(f"{name}({signature(kind)})" if "__init__" in dir(kind) else name)
             found += methods(kind)
         elif inspect.isfunction(kind):

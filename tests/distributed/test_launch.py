@@ -90,6 +90,25 @@ def test_a_script_finds_what_python_would_give_it(tmp_path: Path) -> None:
     assert json.loads(next(tmp_path.glob("found?2")).read_text()) == expected
 
 
+@pytest.mark.slow
+def test_a_process_that_fails_before_the_others_have_begun_is_a_failure(tmp_path: Path) -> None:
+    """The launcher ends the others then. That is no stop that somebody asked for: the group is started again."""
+    (tmp_path / "script.py").write_text(
+        "import os, pathlib, sys, time\n"
+        "rank, began = os.environ['RANK'], pathlib.Path(f\"began-{os.environ['RANK']}\")\n"
+        "with began.open('a') as file: file.write('x')\n"
+        "if rank == '0':\n"
+        "    other = pathlib.Path('began-1')\n"
+        "    while not other.exists() or len(other.read_text()) < len(began.read_text()): time.sleep(0.05)\n"
+        "    time.sleep(0.5)\n"
+        "    sys.exit(3)\n"
+        "time.sleep(60)\n"
+    )
+    done = run(*LAUNCH, "-N", "2", "--max-restarts", "1", "script.py", cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert (tmp_path / "began-0").read_text() == "xx"
+
+
 def listening(root: psutil.Process) -> list[tuple[str, str]]:
     """(command, address) of all sockets on which a process or its children wait for others."""
     found = []

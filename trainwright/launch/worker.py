@@ -37,6 +37,9 @@ def main(words: list[str]) -> None:
     try:
         LeavesAtOnce(_say_stopped).do(lambda: run_python(words))
     except Preempted as stop:
+        if stop.reason == "SIGTERM" and stop.checkpoint is None and notes.asked() is None:
+            # Nobody asked the launcher: it ends this process because another one died, and may start all of them again.
+            sys.exit(1)
         # Whoever asks once more must not end a process that has nothing left to do.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         notes.leave_stopped(rank, int(stop.code or 0), stop.reason)
