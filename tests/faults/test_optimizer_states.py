@@ -260,6 +260,8 @@ def test_a_rate_that_is_a_tensor_stays_one(tmp_path: Path) -> None:
     assert group["betas"] == (0.9, 0.999)
 
 
+# torch says so once in a process, when it casts a complex state to the type of its parameter.
+@pytest.mark.filterwarnings("ignore:Casting complex values")
 def test_transformers_reads_an_optimizer_of_any_form(tmp_path: Path) -> None:
     trainer = build(tmp_path, lambda model: Nested(model.parameters()), max_steps=3)
     trainer.train()

@@ -38,7 +38,7 @@ class Unchanged(NamedTuple):
 class Boundary:
     """Marks the state before each step, and goes back to it."""
 
-    def __init__(self, model: nn.Module, own: OwnGenerators | None = None) -> None:
+    def __init__(self, model: nn.Module, own: OwnGenerators | None = None, *, looks_at_parameters: bool = True) -> None:
         #: Off where nothing will be saved: buffers are still needed, for steps that are not finite.
         self.keeps_random = True
         self._generators = GeneratorStates()
@@ -57,7 +57,7 @@ class Boundary:
         self._holders: dict[str, tuple[nn.Module, str]] = {}
         self._replaced: dict[str, tuple[nn.Module, str]] = {}
         self._marks = 0
-        parameters = model.named_parameters()
+        parameters = model.named_parameters() if looks_at_parameters else ()
         self._parameters = {name: p for name, p in parameters if not is_spread(p) and p.layout is torch.strided}
         self._sums: dict[str, Whole] = {}
         #: True in the first steps, in which it shows what the model writes.

@@ -123,7 +123,7 @@ class TorchEngine:
         keeps_random = self.boundary.keeps_random if hasattr(self, "boundary") else True
         # By the names under which weights are stored: a checkpoint puts buffers of the last boundary into their place.
         self.own.look_again()
-        self.boundary = Boundary(unwrap(model), self.own)
+        self.boundary = Boundary(unwrap(model), self.own, looks_at_parameters=not self.strategy.empties_parameters)
         self.boundary.keeps_random = keeps_random
 
     # ---- one optimizer step, in the order the loop calls it

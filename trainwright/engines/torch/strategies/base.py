@@ -28,6 +28,8 @@ class Strategy:
     copies = 1
     #: Clips, looks for NaN and updates in one; its parameters' ``.grad`` say nothing.
     updates_by_itself = False
+    #: Parameters hold their values only while their layer runs: between passes they are empty.
+    empties_parameters = False
     #: The model is in half precision itself and casts what it is given: nothing is left for autocast to do.
     casts_by_itself = False
     #: The first process writes checkpoints, but all must come to put weights and optimizer state together.

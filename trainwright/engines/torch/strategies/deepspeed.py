@@ -94,6 +94,7 @@ class ZeroStrategy(Strategy):
 
     def __init__(self, config: dict[str, Any], args: Any) -> None:
         self.config, self.stage = config, stage_of(config)
+        self.empties_parameters = self.stage == 3
         self.casts_by_itself = bool(config["bf16"]["enabled"])
         self._args = args
         self._engine: Any = None
