@@ -74,6 +74,19 @@ def test_a_door_overrides_and_reads_nothing_private(path: str, name: str) -> Non
     assert private & used == set()
 
 
+def test_only_engines_know_a_strategy_by_its_flags() -> None:
+    """Whoever loads, saves or stops asks for the layout: who holds which weights, and who writes them."""
+    flags = {"is_sharded", "gathers_to_save", "updates_by_itself", "casts_by_itself", "empties_parameters"}
+    others = [path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name not in ("engines", "__pycache__")]
+    found = [
+        f"{path}:{node.lineno} {ast.unparse(node)}"
+        for path, tree in trees(*others)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in flags
+    ]
+    assert found == []
+
+
 def test_every_event_that_anybody_listens_to_is_an_event() -> None:
     heard = {
         f"{node.name}"

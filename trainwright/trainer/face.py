@@ -68,7 +68,6 @@ class Face:
     control: TrainerControl = Of()  # type: ignore[assignment]
     callback_handler: CallbackHandler = Of("callbacks")  # type: ignore[assignment]
     engine: TorchEngine = Of()  # type: ignore[assignment]
-    strategy: Strategy = Of()  # type: ignore[assignment]
     place_model_on_device: bool = Of()  # type: ignore[assignment]
     label_names: list[str] = Of()  # type: ignore[assignment]
     can_return_loss: bool = Of()  # type: ignore[assignment]
@@ -108,12 +107,17 @@ class Face:
         return self._setup.is_in_train
 
     @property
+    def strategy(self) -> Strategy:
+        """How the model is spread over the processes."""
+        return self._setup.engine.weights
+
+    @property
     def is_fsdp_enabled(self) -> bool:
-        return self._setup.strategy.name == "fsdp"
+        return self.strategy.layout.name == "fsdp"
 
     @property
     def is_deepspeed_enabled(self) -> bool:
-        return self._setup.strategy.name == "deepspeed"
+        return self.strategy.layout.name == "deepspeed"
 
     @property
     def micro_batch_size(self) -> int:

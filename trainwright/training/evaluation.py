@@ -194,7 +194,7 @@ def evaluation_loop(
         micro=MicroBatching(automatic=ours(setup.args, "micro_batch") == "auto" and not setup.engine.runs_in_step),
         cut=setup.hooks().split_batch,
         sharing=sharing_of(dataloader, data_place(setup)),
-        metric_syncs=setup.strategy.copies == 1 and adds_up_over_processes(setup.compute_metrics),
+        metric_syncs=setup.engine.weights.layout.copies == 1 and adds_up_over_processes(setup.compute_metrics),
         unsynced=lambda: without_sync(setup.compute_metrics),
         idle=lambda batch: keep_in_step(setup, step, batch, dataloader),
     )
@@ -203,7 +203,7 @@ def evaluation_loop(
             return with_logged(setup, run_plan(plan, dataloader, setup.engine), metric_key_prefix)
     finally:
         close_loader(dataloader)
-        setup.strategy.settle()
+        setup.engine.weights.settle()
         if setup.is_in_train:
             setup.engine.train_mode()
 
@@ -230,11 +230,11 @@ def after_prediction_batch(setup: Setup) -> None:
 
 def evaluation_model(setup: Setup) -> nn.Module:
     """The model in evaluation mode; outside training, a half-precision copy where the arguments ask for one."""
-    if setup.strategy.is_sharded and not setup.is_in_train:
+    if setup.engine.weights.layout.in_parts and not setup.is_in_train:
         # Before the first training it is still whole, and may not fit like that.
         setup.backend.start(setup.args)
-        setup.strategy.spread(setup.model, setup.backend)
-    setup.strategy.bring(setup.model, setup.args.device)
+        setup.engine.weights.spread(setup.model, setup.backend)
+    setup.engine.weights.bring(setup.model, setup.args.device)
     model = setup.model_wrapped if setup.is_in_train else setup.model
     half = full_eval_dtype(setup.args)
     if half is not None and not setup.is_in_train:

@@ -75,7 +75,7 @@ def refuse_to_look_saved(run: TrainingRun) -> None:
 def not_saved(run: TrainingRun, how: str = "came to its end") -> NotSavedError:
     """The error that says what is not on disk, after the weights were written elsewhere if that is possible."""
     setup = run.setup
-    takes_all = takes_all_to_save(setup) or setup.strategy.gathers_to_save
+    takes_all = takes_all_to_save(setup) or setup.engine.weights.layout.gathered_to_save
     instead = None if takes_all else save_elsewhere(setup)
     error = NotSavedError(run.events.unsaved, instead, how)
     run.events.record("lost", str(error), step=setup.state.global_step, level=logging.ERROR)

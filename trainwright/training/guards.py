@@ -24,7 +24,9 @@ def set_guards(run: TrainingRun) -> None:
     if seconds and (setup.args.should_save or world_size > 1):
         ends, last = ours(setup.args, "watchdog_exit"), partial(leave_hanging, run)
         guards.append(WatchdogCallback(run.events, seconds, ends, rank=rank, world_size=world_size, before_exit=last))
-    check = weight_check(ours(setup.args, "check_weights_every"), setup.strategy, setup.backend, run.events)
+    check = weight_check(
+        ours(setup.args, "check_weights_every"), setup.engine.weights.layout, setup.backend, run.events
+    )
     if check is not None:
         guards.append(check)
     setup.engine.own_time = Untimed()

@@ -46,7 +46,7 @@ def save_where_it_stands(
     # What a checkpointer was given has a name here but no path.
     shown = target if setup.checkpointer is None else Path(target.name)
     is_there = run.saved_moment == moment_key(run) and run.saver.last_saved == target
-    if setup.strategy.gathers_to_save:
+    if setup.engine.weights.layout.gathered_to_save:
         # The first process writes, so it knows; the others must come if it wants to.
         is_there = setup.backend.gather(is_there)[0]
     if is_there:
@@ -54,9 +54,9 @@ def save_where_it_stands(
     moment = last_boundary(run)
     if run.phase is Phase.STEP:
         setup.engine.boundary.roll_back()
-        setup.strategy.recover()
+        setup.engine.weights.recover()
         setup.engine.clear_gradients()
-    setup.strategy.settle()
+    setup.engine.weights.settle()
     ends = setup.control.should_training_stop and setup.state.global_step < setup.state.max_steps
     moment = dataclasses.replace(moment, in_training=rested_weights(setup), was_ending=ends)
     if random is not None:

@@ -165,7 +165,7 @@ def error_of_pieces(run: TrainingRun, pieces: list[Any]) -> Exception | None:
     if setup.engine.runs_in_step and setup.engine.most(int(found is not None)) and found is None:
         found = torch.OutOfMemoryError("The batch did not fit into the memory of another process.")
     if found is not None:
-        setup.strategy.recover()
+        setup.engine.weights.recover()
     return found
 
 
@@ -183,7 +183,7 @@ def nothing_stays(setup: Setup) -> Iterator[None]:
     try:
         yield
     finally:
-        setup.strategy.recover()
+        setup.engine.weights.recover()
         setup.engine.clear_gradients()
         if not had_state:
             for optimizer in inner:

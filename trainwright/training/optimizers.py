@@ -82,7 +82,7 @@ def create_scheduler(setup: Setup, num_training_steps: int, optimizer: Any = Non
             "constant", optimizer or setup.optimizer, warmup_steps=0, total_steps=num_training_steps, kwargs={}
         )
     if setup.lr_scheduler is None:
-        setup.lr_scheduler = setup.strategy.make_schedule(optimizer or setup.optimizer, num_training_steps)
+        setup.lr_scheduler = setup.engine.weights.make_schedule(optimizer or setup.optimizer, num_training_steps)
     if setup.lr_scheduler is None:
         setup.lr_scheduler = build_scheduler(
             setup.args.lr_scheduler_type,

@@ -121,7 +121,7 @@ def prepare_recipe(setup: Setup) -> None:
             "recipe cannot act: let the Trainer optimize, or use ScheduledModifierManager in your own loop."
         )
     model = unwrap(setup.model)
-    if setup.strategy.is_sharded:
+    if setup.engine.weights.layout.in_parts:
         refuse_for_sharded(setup.modifiers)
     for modifier in setup.modifiers:
         modifier.forget()
@@ -148,7 +148,7 @@ def engage_teacher(setup: Setup, model: nn.Module) -> None:
     if not wants:
         return
     chosen = resolve_teacher(setup.teacher, model)
-    if chosen is not None and setup.strategy.is_sharded:
+    if chosen is not None and setup.engine.weights.layout.in_parts:
         # Whole on every device, unlike the model, which goes there in parts.
         chosen = chosen.to(setup.args.device)
     own_hash = fingerprint(chosen) if chosen is not None and setup.teacher == SELF else None

@@ -51,7 +51,7 @@ def load_from_checkpoint(setup: Setup, resume_from_checkpoint: str | Path, model
         replaced = enlarge_to(unwrap(setup.model), Path(resume_from_checkpoint), changing)
         if replaced:
             take_replaced_parameters(setup, replaced)
-    with setup.strategy.rewritten(setup.model):
+    with setup.engine.weights.rewritten(setup.model):
         load_weights(unwrap(model or setup.model), resume_from_checkpoint)
     setup.engine.reread()
 
@@ -107,7 +107,7 @@ def load_tools(run: TrainingRun, tensors: dict[str, Tensor], rest: dict[str, Any
     # A setting that could not be saved, or that a newer torch has added, is the one of now.
     present = [{k: v for k, v in group.items() if k != "params"} for group in setup.optimizer.param_groups]
     optimizer["param_groups"] = [{**now, **was} for now, was in zip(present, optimizer["param_groups"], strict=True)]
-    with setup.strategy.rewritten(setup.model, setup.optimizer):
+    with setup.engine.weights.rewritten(setup.model, setup.optimizer):
         kept = [tensors[name] for name in rest["optimizer"].get(OWN_TYPE, ())]
         load_exactly(setup.optimizer, optimizer, kept)
     if setup.lr_scheduler is not None and (schedule := stored_schedule(rest)) is not None:
@@ -150,7 +150,7 @@ def restore_callback_tensors(setup: Setup, folder: Path, values: dict[str, Any])
 def stored_callback_tensors(setup: Setup, folder: Path) -> Mapping[str, Tensor]:
     """Tensors that callbacks saved; what is kept of a parameter that is in parts, in the same parts."""
     stored = StoredTensors(folder, CALLBACKS)
-    if not setup.strategy.is_sharded:
+    if not setup.engine.weights.layout.in_parts:
         return stored
     named = dict(unwrap(setup.model).named_parameters())
     answer: dict[str, Tensor] = {}

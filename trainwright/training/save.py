@@ -61,10 +61,10 @@ def save_checkpoint(run: TrainingRun) -> None:
     """Write ``checkpoint-<step>`` whole, then let older ones go; in the background where nobody waits for it."""
     setup = run.setup
     # Somebody may have called the model since.
-    setup.strategy.settle()
+    setup.engine.weights.settle()
     setup.engine.rest_weights()
     random, position = random_of_all(run), run.feed.position_of_all(setup.engine.gather)
-    if not setup.args.should_save and setup.writers is None and not setup.strategy.gathers_to_save:
+    if not setup.args.should_save and setup.writers is None and not setup.engine.weights.layout.gathered_to_save:
         note_best_folder(setup)
         return
     moment = None if setup.args.save_only_model else Moment(random, position)
@@ -77,7 +77,7 @@ def write_moment(run: TrainingRun, moment: Moment | None, *, background: bool) -
     setup = run.setup
     target = checkpoint_path(checkpoint_home(setup), setup.state.global_step)
     note_best_folder(setup)
-    with run.saving, setup.strategy.whole(setup.model, setup.optimizer, keep=setup.args.should_save):
+    with run.saving, setup.engine.weights.whole(setup.model, setup.optimizer, keep=setup.args.should_save):
         if not setup.args.should_save and setup.writers is None:
             return
         # The one in flight uses the same room in memory.
@@ -85,7 +85,7 @@ def write_moment(run: TrainingRun, moment: Moment | None, *, background: bool) -
         claim_run_directory(run)
         job = captured_job(run, target, moment)
         # What only the model's own code can write must be written while the model is whole.
-        background = background and not (setup.strategy.gathers_to_save and WEIGHTS not in job.tensors)
+        background = background and not (setup.engine.weights.layout.gathered_to_save and WEIGHTS not in job.tensors)
         run.saver.save(job, background=background)
 
 
@@ -155,7 +155,7 @@ def moment_key(run: TrainingRun) -> tuple[Any, ...]:
 def may_save_unasked(setup: Setup, kind: str | None = None) -> bool:
     """Whether checkpoints are wanted at all or, where something ends the run, for that ``kind`` of end."""
     wanted = wants_checkpoints(setup) or kind in (ours(setup.args, "rescue_on") or ())
-    takes_part = setup.args.should_save or setup.writers is not None or setup.strategy.gathers_to_save
+    takes_part = setup.args.should_save or setup.writers is not None or setup.engine.weights.layout.gathered_to_save
     return wanted and takes_part and not setup.args.save_only_model
 
 
@@ -175,4 +175,4 @@ def random_of_all(run: TrainingRun) -> RandomState:
 def save_has_failed(run: TrainingRun) -> bool:
     setup = run.setup
     has_failed = run.saver.failed_step is not None
-    return setup.backend.gather(has_failed)[0] if setup.strategy.gathers_to_save else has_failed
+    return setup.backend.gather(has_failed)[0] if setup.engine.weights.layout.gathered_to_save else has_failed

@@ -29,11 +29,11 @@ def save_model(setup: Setup, output_dir: str | Path | None = None) -> None:
     Without ``output_dir`` it goes to the checkpointer, if the Trainer was given one. Where the weights are in
     parts (FSDP, DeepSpeed), every process must call this; with FSDP each writes some of them.
     """
-    setup.strategy.settle()
+    setup.engine.weights.settle()
     if takes_all_to_save(setup):
         save_by_all(setup, Path(output_dir or run_folder(setup)))
         return
-    with setup.strategy.whole(setup.model, keep=setup.args.should_save):
+    with setup.engine.weights.whole(setup.model, keep=setup.args.should_save):
         if not setup.args.should_save:
             return
         if output_dir is None and setup.checkpointer is not None:
@@ -66,12 +66,12 @@ def save_beside(setup: Setup, folder: Path) -> None:
 
 def takes_all_to_save(setup: Setup) -> bool:
     """Whether no process has all the weights."""
-    return setup.strategy.is_sharded and any(is_spread(parameter) for parameter in setup.model.parameters())
+    return setup.engine.weights.layout.in_parts and any(is_spread(parameter) for parameter in setup.model.parameters())
 
 
 def shared_writers(setup: Setup) -> Together | None:
     """The processes that write together, where it takes all of them."""
-    if not setup.strategy.is_sharded:
+    if not setup.engine.weights.layout.in_parts:
         return None
     if setup.writers is None:
         setup.backend.start(setup.args)

@@ -22,7 +22,6 @@ from trainwright.engines.torch.engine import TorchEngine
 from trainwright.engines.torch.logged import Means
 from trainwright.engines.torch.memory import MemoryReport
 from trainwright.engines.torch.module import Module
-from trainwright.engines.torch.strategies.base import Strategy
 from trainwright.engines.torch.targets import TargetCounter
 from trainwright.training.checkpointer import HandingOver
 
@@ -106,9 +105,8 @@ class Setup:
     label_smoother: float | None = None
     model_accepts_loss_kwargs: bool = False
 
-    #: The processes that take part, how the model is spread over them, and what computes.
+    #: The processes that take part, and what computes.
     backend: Backend = _LATER
-    strategy: Strategy = _LATER
     engine: TorchEngine = _LATER
     callbacks: CallbackHandler = _LATER
     memory: MemoryReport = _LATER

@@ -18,7 +18,6 @@ from trainwright.core.callback import CallbackHandler
 from trainwright.data.order import mixed_seed
 from trainwright.engines.torch.engine import TorchEngine
 from trainwright.engines.torch.joint import EpochScheduleCallback, JointSchedule
-from trainwright.engines.torch.precision import Precision
 from trainwright.engines.torch.randomness import enable_full_determinism, set_seed
 from trainwright.engines.torch.targets import base_model
 from trainwright.training.construction import default_callbacks, refuse_missing_data
@@ -78,18 +77,18 @@ def adopt_model(setup: Setup, model: nn.Module) -> None:
 def build_engine(setup: Setup) -> None:
     """What computes, with the strategy that the arguments ask for."""
     by_hand = setup.module is not None and not setup.module.automatic_optimization
-    setup.strategy = choose_strategy(setup, by_hand=by_hand)
+    strategy = choose_strategy(setup, by_hand=by_hand)
     setup.engine = make_engine(
         setup,
         device=setup.args.device,
-        precision=Precision(setup.args, setup.args.device, casts=not setup.strategy.casts_by_itself),
+        precision=strategy.precision(setup.args),
         max_grad_norm=setup.args.max_grad_norm or 0.0,
         skip_nonfinite_logs=setup.args.logging_nan_inf_filter,
         training_step=partial(train_by_hand, setup) if by_hand else partial(train_on, setup),
         count_targets=partial(count_targets, setup),
         backend=setup.backend,
         set_grads_to_none=ours(setup.args, "set_grads_to_none"),
-        strategy=setup.strategy,
+        strategy=strategy,
     )
     refuse_what_the_engine_lacks(setup)
 
@@ -125,11 +124,11 @@ def adopt_another_model(setup: Setup, model: nn.Module) -> None:
 
 def spread_model(setup: Setup, called: nn.Module, checkpoint: Path | None) -> None:
     """Weights of the checkpoint, if there is one, in the model; spread over the processes."""
-    if checkpoint is not None and not setup.strategy.is_sharded:
+    if checkpoint is not None and not setup.engine.weights.layout.in_parts:
         setup.hooks()._load_from_checkpoint(checkpoint)
     before = dict(setup.model.named_parameters())
-    setup.model_wrapped = setup.strategy.spread(setup.model, setup.backend, called)
-    if setup.strategy.is_sharded:
+    setup.model_wrapped = setup.engine.weights.spread(setup.model, setup.backend, called)
+    if setup.engine.weights.layout.in_parts:
         if setup.optimizer is not None and not setup.own_optimizer:
             adopt_sharded_parameters(setup.optimizer, before, setup.model)
         if checkpoint is not None:
@@ -153,7 +152,7 @@ def create_training_tools(run: TrainingRun, max_steps: int) -> None:
     setup.hooks().create_optimizer_and_scheduler(num_training_steps=max_steps)
     refuse_for_strategy(setup)
     refuse_what_the_engine_lacks(setup)
-    setup.model_wrapped = setup.strategy.take_optimizer(setup.model_wrapped, setup.optimizer)
+    setup.model_wrapped = setup.engine.weights.take_optimizer(setup.model_wrapped, setup.optimizer)
     setup.engine.attach(setup.model_wrapped, setup.optimizer, setup.lr_scheduler)
     setup.callbacks.call_before_looking(setup.engine.show_weights if setup.engine.hides_weights else None)
     setup.callbacks.pop_callback(EpochScheduleCallback)

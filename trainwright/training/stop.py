@@ -112,7 +112,7 @@ def pass_the_deadline(run: TrainingRun) -> None:
 def leave_hanging(run: TrainingRun) -> None:
     """From the watchdog's thread, before it ends the process: save the last boundary if that is possible."""
     setup = run.setup
-    if setup.backend.world_size == 1 and not setup.strategy.gathers_to_save:
+    if setup.backend.world_size == 1 and not setup.engine.weights.layout.gathered_to_save:
         saving = threading.Thread(target=partial(save_what_hangs, run), name="trainwright-last", daemon=True)
         saving.start()
         # A disk may be what it hangs on.

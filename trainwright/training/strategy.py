@@ -127,7 +127,7 @@ def _by_deepspeed(setup: Setup, *, by_hand: bool) -> Strategy:
 
 def refuse_for_strategy(setup: Setup) -> None:
     """Callbacks that want whole weights, where no process has them between steps."""
-    if getattr(setup.strategy, "stage", 0) != 3:
+    if not setup.engine.weights.layout.empty_between_passes:
         return
     for callback in setup.callbacks.callbacks:
         if isinstance(callback, EMACallback):

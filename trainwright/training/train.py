@@ -73,7 +73,7 @@ def train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) ->
         epochs = min(plan.epochs, math.ceil(plan.max_steps / plan.steps_per_epoch))
         setup.step_plan = StepPlan(plan.max_steps, plan.steps_per_epoch, epochs)
         create_training_tools(run, plan.max_steps)
-        if checkpoint is not None and setup.strategy.gathers_to_save:
+        if checkpoint is not None and setup.engine.weights.layout.gathered_to_save:
             # Weights were cast on their way to where they are; here they go as they were saved.
             setup.hooks()._load_from_checkpoint(checkpoint)
         setup.run = run
@@ -144,7 +144,7 @@ def _train_to_the_end(run: TrainingRun, checkpoint: Path | None) -> None:
 def _stop_requests(run: TrainingRun) -> StopRequests:
     setup = run.setup
     hours = ours(setup.args, "max_hours")
-    not_alone = setup.backend.world_size > 1 or setup.strategy.gathers_to_save
+    not_alone = setup.backend.world_size > 1 or setup.engine.weights.layout.gathered_to_save
     return StopRequests(
         handle_signals=ours(setup.args, "handle_signals"),
         max_seconds=None if hours is None else hours * 3600,

@@ -9,11 +9,11 @@ import torch
 
 from trainwright.core.backend import Backend
 from trainwright.core.callback import TrainerCallback
+from trainwright.core.engine import Layout
 from trainwright.core.errors import DivergedError
 from trainwright.core.events import RunEvents
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.engines.torch.checksum import checksums, in_minority
-from trainwright.engines.torch.strategies.base import Strategy
 from trainwright.engines.torch.targets import unwrap
 
 logger = logging.getLogger("trainwright")
@@ -70,13 +70,13 @@ def _of_saved(odd: list[int]) -> str:
     return "; checkpoints since then may hold the wrong ones" if 0 in odd else ""
 
 
-def weight_check(every: int | None, strategy: Strategy, backend: Backend, events: RunEvents) -> WeightCheck | None:
+def weight_check(every: int | None, layout: Layout, backend: Backend, events: RunEvents) -> WeightCheck | None:
     """The guard that ``check_weights_every`` asks for; refused where each process has weights of its own."""
     if every is None:
         return None
-    if strategy.is_sharded or strategy.name == "deepspeed":
+    if layout.in_parts or layout.gathered_to_save:
         raise ValueError(
-            f"check_weights_every={every} compares whole copies of the weights, and with {strategy.name} each process "
+            f"check_weights_every={every} compares whole copies of the weights, and with {layout.name} each process "
             "has a part of its own: leave it out, or use backend='ddp'."
         )
     if backend.world_size == 1:

@@ -55,7 +55,7 @@ class TorchEngine:
         strategy: Strategy | None = None,
     ) -> None:
         self.device = device
-        self.strategy = strategy or Strategy()
+        self.weights = strategy or Strategy()
         self._zeroing = {} if set_grads_to_none else {"set_to_none": False}
         self.precision = precision
         self.backend: Backend = backend or SingleProcess()
@@ -106,7 +106,7 @@ class TorchEngine:
         self.meter = LossMeter(skip_nonfinite=self.meter.skip_nonfinite)
         self._grad_norm, self._step_lr, self.was_bad = None, None, False
         # The kernel takes plain tensors or sharded ones, not both.
-        alone = not (self.strategy.is_sharded or self.strategy.updates_by_itself)
+        alone = not (self.weights.is_sharded or self.weights.updates_by_itself)
         self._skips_on_device = skips_on_device(optimizer) and alone
 
     def look_at_parameters(self, model: nn.Module, known: set[nn.Parameter] | None = None) -> None:
@@ -118,12 +118,12 @@ class TorchEngine:
         # In the model's order, not the optimizer's: a norm's last bit depends on the order of summation.
         trained = [p for p in model.parameters() if (p.requires_grad if known is None else p in known)]
         self.parameters = trained + self.extra_parameters
-        self._cleared_by_us = [] if self.strategy.updates_by_itself else not_held(self.optimizer, trained)
+        self._cleared_by_us = [] if self.weights.updates_by_itself else not_held(self.optimizer, trained)
         self._gradient_check = GradientCheck(self.parameters)
         keeps_random = self.boundary.keeps_random if hasattr(self, "boundary") else True
         # By the names under which weights are stored: a checkpoint puts buffers of the last boundary into their place.
         self.own.look_again()
-        self.boundary = Boundary(unwrap(model), self.own, looks_at_parameters=not self.strategy.empties_parameters)
+        self.boundary = Boundary(unwrap(model), self.own, looks_at_parameters=not self.weights.empties_parameters)
         self.boundary.keeps_random = keeps_random
 
     # ---- one optimizer step, in the order the loop calls it
@@ -136,31 +136,31 @@ class TorchEngine:
         return self._count_targets(batch)
 
     def forward_backward(self, batch: Any, portion: Portion, *, sync: bool) -> Tensor | None:
-        self._sums_now = sync and self.strategy.sums_in_backward
+        self._sums_now = sync and self.weights.sums_in_backward
         if self.boundary.is_looking:
             self.boundary.look()
-        with self.strategy.micro_batch(sync=sync):
+        with self.weights.micro_batch(sync=sync):
             return self._training_step(batch, portion)
 
     def backward(self, loss: Tensor) -> None:
         """Gradients of ``loss``, scaled where fp16 needs it."""
         if self._sums_now:
             self.own_time.pause()
-        if self.strategy.gradient_factor != 1.0:
-            loss = loss * self.strategy.gradient_factor
+        if self.weights.gradient_factor != 1.0:
+            loss = loss * self.weights.gradient_factor
         if self.precision.scaler is not None:
             loss = self.precision.scaler.scale(loss)
-        self.strategy.backward(loss)
+        self.weights.backward(loss)
 
     def backward_of_nothing(self, loss: Tensor) -> None:
         """Take part in the exchange of gradients with zeros, where ``loss`` is over no target at all."""
-        if self.strategy.sums_in_backward and loss.requires_grad:
+        if self.weights.sums_in_backward and loss.requires_grad:
             with silenced(loss):
-                self.strategy.backward(loss)
+                self.weights.backward(loss)
 
     @property
     def runs_in_step(self) -> bool:
-        return self.strategy.runs_in_step and not self.is_alone
+        return self.weights.runs_in_step and not self.is_alone
 
     def most(self, number: int) -> int:
         """The largest ``number`` of any process."""
@@ -172,7 +172,7 @@ class TorchEngine:
         return is_out_of_memory(error)
 
     def undo_step(self) -> None:
-        self.strategy.recover()
+        self.weights.recover()
         self.clear_gradients()
         self.boundary.roll_back()
         release_memory(self.device)
@@ -183,7 +183,7 @@ class TorchEngine:
         self.own_time.pause()
         # Flags and times ride on the one exchange that comes before every step anyway.
         total, self.heard = sum_told(self.backend, count, self.tell(), self.own_time)
-        if not self.strategy.runs_in_step:
+        if not self.weights.runs_in_step:
             self.own_time.resume()
         return total
 
@@ -201,13 +201,13 @@ class TorchEngine:
         for shape in self.shape_gradients:
             shape()
         norm: Tensor | None = None
-        if self.strategy.updates_by_itself:
+        if self.weights.updates_by_itself:
             self._grad_norm, self.was_bad = None, is_bad(loss, 0.0)
             return loss
         if self.max_grad_norm > 0:
-            norm = self.strategy.clip(self.parameters, self.max_grad_norm)
-        elif norm_wanted or self.strategy.is_sharded:
-            norm = self.strategy.norm([dense_part(p.grad) for p in self.parameters if p.grad is not None])
+            norm = self.weights.clip(self.parameters, self.max_grad_norm)
+        elif norm_wanted or self.weights.is_sharded:
+            norm = self.weights.norm([dense_part(p.grad) for p in self.parameters if p.grad is not None])
         self._grad_norm = norm
         if self._scaler is not None:
             # Infinite gradients are the scaler's business: it looks for the largest scale that works.
@@ -222,9 +222,9 @@ class TorchEngine:
     def _reduced(self, loss: Tensor | None) -> Tensor | None:
         """Gradients and loss of the step over all processes: each judges the step by the same numbers."""
         self.own_time.pause()
-        self.strategy.reduce(self.backend, self.parameters, self.extra_parameters)
-        if loss is None and self.strategy.sums_in_backward:
-            self.strategy.drop_gradients(self.parameters)
+        self.weights.reduce(self.backend, self.parameters, self.extra_parameters)
+        if loss is None and self.weights.sums_in_backward:
+            self.weights.drop_gradients(self.parameters)
         if self.is_alone:
             return loss
         # BatchNorm's statistics, which each process took from its own samples.
@@ -263,9 +263,9 @@ class TorchEngine:
             self.optimizer.found_inf = None
             self.boundary.restore_buffers(where=bad)
         elif bad:
-            self.strategy.recover()
+            self.weights.recover()
             self.boundary.restore_buffers()
-        elif (norm := self.strategy.update(self.optimizer)) is not None:
+        elif (norm := self.weights.update(self.optimizer)) is not None:
             self._grad_norm, self.was_bad = norm, not math.isfinite(norm)
             if self.was_bad:
                 self.boundary.restore_buffers()
@@ -390,7 +390,7 @@ class TorchEngine:
 
     def gather(self, value: Any) -> list[Any]:
         """Of the processes that have samples of their own."""
-        return self.backend.gather(value)[:: self.strategy.copies]
+        return self.backend.gather(value)[:: self.weights.copies]
 
     def release_memory(self) -> None:
         release_memory(self.device)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.core.backend import Backend
+from trainwright.core.engine import Layout
+from trainwright.engines.torch.precision import Precision
 
 
 class Strategy:
@@ -34,6 +36,21 @@ class Strategy:
     casts_by_itself = False
     #: The first process writes checkpoints, but all must come to put weights and optimizer state together.
     gathers_to_save = False
+
+    @property
+    def layout(self) -> Layout:
+        """Who holds which weights, and who writes them."""
+        return Layout(
+            name=self.name,
+            in_parts=self.is_sharded,
+            gathered_to_save=self.gathers_to_save,
+            empty_between_passes=self.empties_parameters,
+            copies=self.copies,
+        )
+
+    def precision(self, args: Any) -> Precision:
+        """What a model computes in that is spread like this."""
+        return Precision(args, args.device, casts=not self.casts_by_itself)
 
     def spread(self, model: nn.Module, backend: Backend, called: nn.Module | None = None) -> nn.Module:
         """Take the model, all processes starting with the weights of the first; returns it as it is to be called.
