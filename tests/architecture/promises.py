@@ -1,4 +1,4 @@
-"""What users rely on by name, one file a kind below ``promised/``.
+"""Write down what users rely on by name, one file a kind below ``promised/``.
 
 ``python -m tests.architecture.promises`` writes them anew.
 

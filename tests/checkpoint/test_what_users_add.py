@@ -10,7 +10,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +344,18 @@ def test_a_folder_that_cannot_be_forced_to_disk_still_gets_checkpoints(
     runner.build(tmp_path / "run", [keep]).train()
     assert [path.name for path in list_checkpoints(tmp_path / "run")] == ["checkpoint-9", "checkpoint-12"]
     assert (tmp_path / "best/model.safetensors").is_file()
+    assert caplog.text.count("cannot force files to disk") == 1
+
+
+def test_that_nothing_can_be_forced_is_said_once_by_many_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Files are forced to disk side by side, and whoever writes the line may take a while."""
+    monkeypatch.setattr(durable, "os", Refusing(errno.ENOSYS))
+    durable._say_that_nothing_is_forced.cache_clear()
+    monkeypatch.setattr(caplog.handler, "format", lambda record: time.sleep(0.05) or record.getMessage())
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(durable.sync_folder, [tmp_path] * 8))
     assert caplog.text.count("cannot force files to disk") == 1
 
 

@@ -165,7 +165,12 @@ def _force(descriptor: int) -> None:
     except OSError as error:
         if error.errno not in _CANNOT_FORCE:
             raise
-        _say_that_nothing_is_forced(os.strerror(error.errno or 0))
+        with _SAYING:
+            _say_that_nothing_is_forced(os.strerror(error.errno or 0))
+
+
+#: Files are forced side by side: without it, several would say so before the first is done.
+_SAYING = threading.Lock()
 
 
 @functools.cache

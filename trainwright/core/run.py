@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from trainwright.core.callback import CallbackHandler
 from trainwright.core.engine import Engine
 from trainwright.core.microbatching import MicroBatching
 from trainwright.core.state import TrainerControl, TrainerState
@@ -117,9 +116,11 @@ class Setup(Protocol):
     @property
     def control(self) -> TrainerControl: ...
     @property
-    def callbacks(self) -> CallbackHandler: ...
-    @property
     def engine(self) -> Engine: ...
+
+    def fire(self, event: str, **kwargs: Any) -> None:
+        """Tell the listeners of ``event``; they may set switches on the control."""
+        ...
 
 
 class Actions(Protocol):
@@ -197,8 +198,4 @@ class Run(Protocol):
     @property
     def unfinished(self) -> Unfinished:
         """What to do first, where a run goes on from a checkpoint."""
-        ...
-
-    def fire(self, event: str, **kwargs: Any) -> None:
-        """Tell the listeners of ``event``; they may set switches on the control."""
         ...

@@ -27,7 +27,7 @@ def fit(run: Run) -> Outcome:
 def begin(run: Run) -> None:
     """What comes before the first step of this process."""
     run.setup.control.new_training()
-    run.fire("on_train_begin")
+    run.setup.fire("on_train_begin")
     if run.setup.args.eval_on_start and run.setup.state.global_step == 0:
         # A look at the untrained model: a metric-driven schedule must not learn from it.
         evaluate_now(run, inform_schedule=False)
@@ -64,7 +64,7 @@ def end(run: Run) -> Done | Rewind:
     if rewind is not None:
         return rewind
     run.actions.finish(run)
-    run.fire("on_train_end")
+    run.setup.fire("on_train_end")
     return Done()
 
 
@@ -72,7 +72,7 @@ def fit_epoch(run: Run) -> Stopped | Rewind | None:
     """One pass over the data, or what is left of it after a resume."""
     engine, state, control, feed = run.setup.engine, run.setup.state, run.setup.control, run.feed
     control.new_epoch()
-    run.fire("on_epoch_begin")
+    run.setup.fire("on_epoch_begin")
     engine.train_mode()
     engine.mark_boundary()
     run.phase = Phase.FETCH
@@ -81,12 +81,12 @@ def fit_epoch(run: Run) -> Stopped | Rewind | None:
         steps += 1
         run.phase = Phase.STEP
         control.new_step()
-        run.fire("on_step_begin")
+        run.setup.fire("on_step_begin")
         take_step(run, batches)
         state.global_step += 1
         state.epoch = feed.epoch_progress()
         run.phase = Phase.BETWEEN
-        run.fire("on_step_end")
+        run.setup.fire("on_step_end")
         outcome = obey(run)
         if outcome is not None:
             return outcome
@@ -106,7 +106,7 @@ def end_epoch(run: Run) -> Stopped | Rewind | None:
     if not run.setup.control.should_training_stop or run.feed.on_last_group():
         run.feed.close_epoch()
     run.feed.announce_end()
-    run.fire("on_epoch_end")
+    run.setup.fire("on_epoch_end")
     return obey(run)
 
 
@@ -132,7 +132,7 @@ def obey(run: Run) -> Stopped | Rewind | None:
     if control.should_save:
         control.should_save = False
         run.actions.save(run)
-        run.fire("on_save")
+        run.setup.fire("on_save")
         run.setup.engine.train_mode()
         return run.actions.attend(run)
     return None

@@ -22,11 +22,11 @@ def take_step(run: Run, batches: list[Any]) -> None:
             run.observe_batch(batch)
     loss = accumulate_in_pieces(run, batches) if run.micro.is_on else accumulate(run, batches)
     loss = engine.finish_gradients(loss, norm_wanted=log_is_due(run))
-    run.fire("on_pre_optimizer_step")
+    run.setup.fire("on_pre_optimizer_step")
     run.phase = Phase.UPDATE
     engine.apply_update()
     engine.record_loss(loss)
-    run.fire("on_optimizer_step")
+    run.setup.fire("on_optimizer_step")
     engine.clear_gradients()
 
 
@@ -44,7 +44,7 @@ def accumulate(run: Run, pieces: list[Any], progress: Progress | None = None) ->
         if part is not None:
             loss = part if loss is None else loss + part
         if index < len(pieces) - 1 and (progress is None or progress.ends_a_batch()):
-            run.fire("on_substep_end")
+            run.setup.fire("on_substep_end")
     return loss
 
 

@@ -64,6 +64,7 @@ class Face:
     optimizer: Any = Of()
     lr_scheduler: Any = Of()
     optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None = Of()  # type: ignore[assignment]
+    is_in_train: bool = Of()  # type: ignore[assignment]
     state: TrainerState = Of()  # type: ignore[assignment]
     control: TrainerControl = Of()  # type: ignore[assignment]
     callback_handler: CallbackHandler = Of("callbacks")  # type: ignore[assignment]
@@ -83,41 +84,24 @@ class Face:
     hp_name: Callable[[Any], str] | None = Of()  # type: ignore[assignment]
     hp_search_backend: str | None = Of()  # type: ignore[assignment]
     #: Scripts and subclasses ask.
-    is_model_parallel = False
+    is_model_parallel = is_fsdp_enabled = is_deepspeed_enabled = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         trainer = super().__new__(cls)
         # Before the constructor: a subclass may set attributes before it calls ours.
-        trainer._own(Setup(hooks=weakref.ref(trainer)))
-        return trainer
-
-    def _own(self, setup: Setup) -> None:
-        self._setup = setup
+        trainer._setup = Setup(hooks=weakref.ref(trainer))
         # Engine and setup know each other: without this, memory would wait for the garbage collector.
-        weakref.finalize(self, vars(setup).clear).atexit = False  # type: ignore[missing-attribute]
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._own(self._setup)
-        self._setup.hooks = weakref.ref(self)
-
-    @property
-    def is_in_train(self) -> bool:
-        """True while a training runs."""
-        return self._setup.is_in_train
+        weakref.finalize(trainer, vars(trainer._setup).clear).atexit = False  # type: ignore[missing-attribute]
+        return trainer
 
     @property
     def strategy(self) -> Strategy:
         """How the model is spread over the processes."""
         return self._setup.engine.weights
 
-    @property
-    def is_fsdp_enabled(self) -> bool:
-        return self.strategy.layout.name == "fsdp"
-
-    @property
-    def is_deepspeed_enabled(self) -> bool:
-        return self.strategy.layout.name == "deepspeed"
+    @strategy.setter
+    def strategy(self, strategy: Strategy) -> None:
+        self._setup.engine.weights = strategy
 
     @property
     def micro_batch_size(self) -> int:

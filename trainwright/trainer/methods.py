@@ -242,6 +242,8 @@ class Methods(Face):
     def create_accelerator_and_postprocess(self) -> None:
         """Build the engine, and ``self.accelerator``, a view of it."""
         start.build_engine(self._setup)
+        self.is_fsdp_enabled = self.strategy.layout.name == "fsdp"
+        self.is_deepspeed_enabled = self.strategy.layout.name == "deepspeed"
         self.accelerator = AcceleratorView(self.engine, self.args.gradient_accumulation_steps)
 
     def call_model_init(self, trial: Any = None) -> nn.Module:

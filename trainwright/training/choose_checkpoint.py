@@ -1,4 +1,4 @@
-"""Trainer methods that read checkpoints back; each may be overridden."""
+"""Find the checkpoint to resume from: the one named, or the newest that verifies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces of ``Trainer.__init__``: defaults, and contradictions found before any work is done."""
+"""Choose a Trainer's defaults, and find contradictions before any work is done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainer methods around the loop: logging, counting, summing up, and the callbacks' list."""
+"""Count the tokens and floating point operations of a training."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Trainer methods that turn datasets into loaders; each may be overridden."""
+"""Turn datasets into loaders, in an order that a resume can find again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any
 
 from trainwright.core.modifier import TEACHER_COLUMNS
@@ -16,7 +15,6 @@ from trainwright.data.loader import (
     eval_order,
     has_length,
     is_iterable,
-    num_examples,
     train_batches,
     train_loader,
     train_order,
@@ -26,12 +24,6 @@ from trainwright.data.teacher_columns import TeacherColumnsCollator
 from trainwright.training.modules import data_of_module, is_loader, refuse_with_own_loader, use_own_eval_data
 from trainwright.training.setup import Setup
 from trainwright.training.signatures import accepted_keywords
-
-
-@cached_property
-def columns_said(setup: Setup) -> set[str]:
-    """What was said of columns that are dropped; not again at every evaluation."""
-    return set()
 
 
 def train_dataloader(setup: Setup) -> Any:
@@ -149,8 +141,3 @@ def with_used_columns(setup: Setup, dataset: Any, description: str) -> tuple[Any
     dataset, collate = use_columns(dataset, setup.data_collator, keep, description, setup.columns_said)
     both = TeacherColumnsCollator(collate, setup.data_collator, is_wanted=description == "training")
     return dataset, both
-
-
-def count_examples(setup: Setup, dataloader: Any) -> int:
-    """Samples that ``dataloader`` goes through."""
-    return num_examples(dataloader)

@@ -1,4 +1,4 @@
-"""Trainer methods that evaluate and predict; each may be overridden."""
+"""Evaluate, test and predict."""
 
 from __future__ import annotations
 

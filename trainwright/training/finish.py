@@ -1,4 +1,4 @@
-"""Trainer methods around the loop: logging, counting, summing up, and the callbacks' list."""
+"""End a training: its summary, its best model, and what could not be saved."""
 
 from __future__ import annotations
 

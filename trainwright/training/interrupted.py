@@ -1,4 +1,4 @@
-"""Trainer methods that write models and checkpoints; each may be overridden."""
+"""Save a run that something interrupted: an error, a signal, a step that hangs."""
 
 from __future__ import annotations
 

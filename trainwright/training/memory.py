@@ -1,4 +1,4 @@
-"""Trainer methods that make batches fit into memory: how they are cut, and the look before the first step."""
+"""Make batches fit into memory: how they are cut, and the look before the first step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainer methods for a Module: its hooks, its data, and arguments that it leaves without effect."""
+"""Serve a Module: its hooks, its data, and arguments that it leaves without effect."""
 
 from __future__ import annotations
 

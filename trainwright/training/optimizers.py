@@ -1,4 +1,4 @@
-"""Trainer methods that build what updates the weights; each may be overridden."""
+"""Build what updates the weights: optimizer and learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -122,10 +122,6 @@ def built_optimizer(setup: Setup) -> Any:
     if setup.optimizer is None:
         raise ValueError("There is no optimizer yet: call trainer.create_optimizer() or trainer.train() first.")
     return setup.optimizer
-
-
-def first_learning_rate(setup: Setup) -> float:
-    return setup.hooks().get_learning_rates()[0]
 
 
 def optimizer_parameter_names(setup: Setup) -> list[str]:

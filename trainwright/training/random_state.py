@@ -1,4 +1,4 @@
-"""Trainer methods for random states: those of the libraries, and of generators that users' objects keep."""
+"""Read and restore random states: those of the libraries, and of generators that users' objects keep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainer methods that follow a recipe: modifiers, their teacher, and what they change in a run."""
+"""Follow a recipe: its modifiers, their teacher, and what they change in a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainer methods that read checkpoints back; each may be overridden."""
+"""Read the states of a checkpoint back into model, optimizer, schedule and callbacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainer methods that take a run from its first step to its end, whatever comes in between."""
+"""Put a run where its checkpoint stands, and find out what was still to be done there."""
 
 from __future__ import annotations
 

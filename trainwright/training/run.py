@@ -92,9 +92,3 @@ class TrainingRun:
     #: The step under way, and how many tokens and floating point operations there were before it.
     counts_before: tuple[int, int, float] | None = None
     summary: dict[str, float] = field(default_factory=dict)
-
-    def fire(self, event: str, **kwargs: Any) -> None:
-        """Tell the listeners of ``event``; they may set switches on the control."""
-        setup = self.setup
-        if setup.callbacks.heard[event]:
-            setup.callbacks.call_event(event, setup.args, setup.state, setup.control, **kwargs)

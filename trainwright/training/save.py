@@ -1,4 +1,4 @@
-"""Trainer methods that write models and checkpoints; each may be overridden."""
+"""Write checkpoints, and keep the run directory in order."""
 
 from __future__ import annotations
 

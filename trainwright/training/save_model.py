@@ -1,4 +1,4 @@
-"""Trainer methods that write models and checkpoints; each may be overridden."""
+"""Write a model so that from_pretrained reads it."""
 
 from __future__ import annotations
 

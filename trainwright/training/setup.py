@@ -131,8 +131,9 @@ class Setup:
 
     state: TrainerState = field(default_factory=TrainerState)
     control: TrainerControl = field(default_factory=TrainerControl)
-    #: The training that is going on.
+    #: The training that is going on; scripts with a loop of their own set the flag themselves.
     run: TrainingRun | None = None
+    is_in_train: bool = False
     evaluation: EvaluationOptions = field(default_factory=EvaluationOptions)
     #: The micro-batch that is being trained on, and how many its step has.
     portion: Portion | None = None
@@ -154,15 +155,6 @@ class Setup:
     columns_said: set[str] = field(default_factory=set)
     piece_effects_were_noted: bool = False
     own_step_was_noted: bool = False
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A copy in another process gets a Trainer of its own.
-        return {name: value for name, value in vars(self).items() if name != "hooks"}
-
-    @property
-    def is_in_train(self) -> bool:
-        """True while a training runs."""
-        return self.run is not None
 
     def fire(self, event: str, **kwargs: Any) -> None:
         """Tell the listeners of ``event``; they may set switches on the control."""

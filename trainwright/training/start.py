@@ -1,8 +1,4 @@
-"""The Trainer: Hugging Face's shape, our loop.
-
-The class wires and delegates. What it is made of stands beside it, one topic a file: ``foundation`` (attributes,
-events, log), ``reporting``, ``data_methods``, ``optimization``, ``steps`` (one micro-batch), ``evaluation``,
-``saving``, ``hub``, ``artifacts``, ``bookkeeping``. The loop is in ``trainwright/loop/fit.py``."""
+"""Give a Trainer its model, engine, callbacks and training tools."""
 
 from __future__ import annotations
 

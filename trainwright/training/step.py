@@ -1,4 +1,4 @@
-"""Trainer methods for one micro-batch: from inputs to gradients; each may be overridden."""
+"""Take one micro-batch from inputs to gradients."""
 
 from __future__ import annotations
 
@@ -190,11 +190,7 @@ def compute_loss(
     return_outputs: bool = False,
     num_items_in_batch: Any = None,
 ) -> Any:
-    """Mean loss over the targets of this micro-batch, or ``(loss, outputs)``.
-
-    ``num_items_in_batch`` is this micro-batch's own count: dividing a sum by it and ignoring it both give the mean.
-    The Trainer weights micro-batches by their share of the step's targets.
-    """
+    """Mean loss over this micro-batch's targets, or ``(loss, outputs)``; ``Trainer.compute_loss`` has the contract."""
     if setup.module is not None:
         return loss_by_module(setup, model, inputs, return_outputs)
     labels = None

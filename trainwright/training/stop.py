@@ -1,4 +1,4 @@
-"""What every part of the Trainer stands on: its attributes, its callbacks, its log."""
+"""Leave a run before its end: because somebody asked, or because something went wrong."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) ->
         if checkpoint is not None and setup.engine.weights.layout.gathered_to_save:
             # Weights were cast on their way to where they are; here they go as they were saved.
             setup.hooks()._load_from_checkpoint(checkpoint)
-        setup.run = run
+        setup.run, setup.is_in_train = run, True
         try:
             _train_to_the_end(run, checkpoint)
             finish_recipe(run)
@@ -100,7 +100,7 @@ def _tell_of_failure(setup: Setup, error: BaseException) -> None:
 
 def _close(run: TrainingRun) -> None:
     setup = run.setup
-    setup.run = setup.portion = None
+    setup.run, setup.is_in_train, setup.portion = None, False, None
     # It holds on to the Trainer, whom nobody else holds then.
     setup.engine.own.watch(None)
     dismiss_guards(run)
