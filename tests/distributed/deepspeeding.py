@@ -36,7 +36,7 @@ class Busy(Stack):
 
 
 def whole_weights(trainer: Trainer) -> dict[str, Any]:
-    if trainer.strategy.name == "fsdp":
+    if trainer.strategy.layout.name == "fsdp":
         return weights_of(trainer)
     with trainer.strategy.whole(trainer.model, keep=True):
         return {name: tensor.double().tolist() for name, tensor in trainer.model.state_dict().items()}

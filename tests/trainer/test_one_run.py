@@ -131,7 +131,7 @@ def test_a_trainer_that_is_let_go_takes_its_memory_along(tmp_path: Path) -> None
 def test_what_a_trainer_shows_can_be_set_as_before(tmp_path: Path) -> None:
     """Scripts with a loop of their own do; what is worked out at each look cannot be."""
     trainer = build(tmp_path, Net())
-    worked_out = {"micro_batch_size", "recipe_epochs", "final_epoch"}
+    worked_out = {"strategy", "micro_batch_size", "recipe_epochs", "final_epoch"}
     for name in set((HOME / "attributes.txt").read_text().split()) - worked_out:
         setattr(trainer, name, getattr(trainer, name))
     trainer.is_in_train = True

@@ -1,10 +1,20 @@
-"""The seam between the loop and a framework: a few verbs, and events between them."""
+"""The seam between training and a framework: what is asked of an engine, and by whom.
+
+The loop takes steps (:class:`Step`), evaluation runs batches (:class:`Evaluator`), both where several processes may
+take part (:class:`Exchange`). What saves, restores and changes a model asks for the rest (:class:`Engine`).
+"""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
+
+from trainwright.core.backend import Backend
+from trainwright.core.layout import Weights
+from trainwright.core.own_generators import OwnGenerators
 
 
 class Portion(NamedTuple):
@@ -20,23 +30,31 @@ class Portion(NamedTuple):
     pieces: int
 
 
-class Engine(Protocol):
-    """How a framework trains. The loop calls these in the order they stand here."""
+class Exchange(Protocol):
+    """What processes that train or evaluate together find out from each other."""
 
-    def mark_boundary(self) -> None:
-        """Remember what a step changes before its update, so that an interrupted one can be undone."""
-        ...
-
-    #: Whether no other process takes part in a step.
+    #: Whether no other process takes part.
     is_alone: bool
 
     @property
     def runs_in_step(self) -> bool:
-        """Whether every process must run as many forward and backward passes in a step as the others."""
+        """Whether every process must run as many forward and backward passes as the others."""
         ...
 
     def most(self, number: int) -> int:
         """The largest ``number`` of any process."""
+        ...
+
+    def gather(self, value: Any) -> list[Any]:
+        """``value`` of each process that has samples of its own, in the order of the data they had."""
+        ...
+
+
+class Step(Exchange, Protocol):
+    """How a framework trains. The loop calls these in the order they stand here."""
+
+    def mark_boundary(self) -> None:
+        """Remember what a step changes before its update, so that an interrupted one can be undone."""
         ...
 
     def sum_counts(self, count: Any) -> Any:
@@ -93,60 +111,216 @@ class Engine(Protocol):
         ...
 
 
+class WeightedMean(Protocol):
+    """A running sum of loss x weight and of weights, kept on the device."""
+
+    def add(self, loss: Any, weight: Any) -> None: ...
+    def value(self) -> float | None:
+        """The mean, which waits for the device; None if nothing was added."""
+        ...
+
+
+class Evaluator(Exchange, Protocol):
+    """What evaluation asks of a framework."""
+
+    def rows(self, batch: Any) -> int: ...
+    def count_targets(self, batch: Any) -> Any: ...
+    def is_out_of_memory(self, error: Exception) -> bool: ...
+
+    def to_host(self, value: Any) -> Any:
+        """Numpy arrays in place of the framework's, in nested tuples, lists and dicts."""
+        ...
+
+    def from_host(self, value: Any) -> Any:
+        """The framework's arrays, on the device, in place of numpy's."""
+        ...
+
+    def weighted_mean(self) -> WeightedMean: ...
+
+    def release_memory(self) -> None:
+        """Give memory back that nothing uses."""
+        ...
+
+
 @dataclass(frozen=True)
-class Layout:
-    """Who holds which weights, and who writes them."""
+class UpdateHooks:
+    """What is done in each step besides: to its gradients before they are clipped, to weights around the update."""
 
-    #: What users call it: sp, ddp, fsdp, deepspeed.
-    name: str = "sp"
-    #: Each process holds parts of the weights, and writes its own.
-    in_parts: bool = False
-    #: The first process writes, but all must come to put weights and optimizer state together.
-    gathered_to_save: bool = False
-    #: Between passes parameters are empty: their values are in buffers of somebody else's.
-    empty_between_passes: bool = False
-    #: Neighbouring processes that have the same samples.
-    copies: int = 1
+    shape_gradients: Sequence[Callable[[], None]] = ()
+    before_update: Sequence[Callable[[], None]] = ()
+    after_update: Sequence[Callable[[], None]] = ()
 
 
-class Weights(Protocol):
-    """How a model is spread over processes, as those see it who load, save and evaluate it."""
+def _nothing(*_: Any) -> None:
+    """For who is alone and is asked nothing."""
+
+
+@dataclass(frozen=True)
+class RunLink:
+    """What an engine asks of the run that it computes for."""
+
+    #: What this process has to say to the others before the next step, as flags; and the sums of what all said.
+    tell: Callable[[], list[int]] = list
+    hear: Callable[[list[int]], None] = _nothing
+    #: Waits until a copy that is under way no longer needs the weights as they are.
+    wait_for_copy: Callable[[], None] = _nothing
+    #: Told where weights change in the middle of a step: until it is over there is no state worth saving.
+    update_begins: Callable[[], None] = _nothing
+    #: Whether a step may have to be undone, random numbers too.
+    undoes_steps: bool = True
+
+
+class Precision(Protocol):
+    """Number formats of forward passes."""
+
+    dtype: Any
+    #: fp16's gradient scaler, or None.
+    scaler: Any
+
+    def autocast(self, cache_enabled: bool = True) -> AbstractContextManager[Any]:
+        """Context for a forward pass."""
+        ...
+
+
+class Losses(Protocol):
+    """Losses of a run's steps, added up."""
+
+    def overall(self) -> float:
+        """Mean loss of all steps."""
+        ...
+
+    def state(self) -> Callable[[], dict[str, Any]]:
+        """For a checkpoint; calling the answer waits for the device."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any], device: Any) -> None: ...
+
+
+class Boundary(Protocol):
+    """The state before a step, which can be gone back to."""
 
     @property
-    def layout(self) -> Layout: ...
-
-    def spread(self, model: Any, backend: Any, called: Any = None) -> Any:
-        """Take the model, all processes starting with the weights of the first; returns it as it is to be called."""
+    def written_parameters(self) -> set[str]:
+        """Parameters that the model writes in its forward pass."""
         ...
 
-    def bring(self, model: Any, device: Any) -> None:
-        """Before the first training: to ``device``, where the Trainer has left that to the engine."""
+    def roll_back(self) -> None:
+        """Random states and buffers as they were at the boundary."""
         ...
 
-    def take_optimizer(self, model: Any, optimizer: Any) -> Any:
-        """Once there is an optimizer: the model, as :meth:`spread` returned it, as it is to be called."""
+    def buffers(self) -> dict[str, Any]:
+        """Buffers that steps change, as they were then."""
         ...
 
-    def make_schedule(self, optimizer: Any, total_steps: int) -> Any:
-        """A learning-rate schedule that the strategy's own configuration names, or None."""
+    def random_state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Random states as they were then, as a checkpoint stores them."""
         ...
 
-    def whole(self, model: Any, optimizer: Any = None, *, keep: bool) -> AbstractContextManager[None]:
-        """Within it both hold everything in single precision, in processes that ``keep`` it; all must come by."""
+
+class Engine(Step, Evaluator, Protocol):
+    """Everything that is asked of a framework."""
+
+    device: Any
+    backend: Backend
+    #: Generators that the model, and what else takes part in a step, keep for themselves.
+    own_generators: OwnGenerators
+    #: Trained parameters in the model's order, and those besides the model's.
+    parameters: list[Any]
+    extra_parameters: list[Any]
+    #: Held while weights change; whoever copies them from another thread takes it.
+    update_lock: threading.Lock
+    #: Whether the last step was not finite, and so was not applied: a bool, or 0.0 or 1.0 on the device.
+    was_bad: Any
+
+    @property
+    def supports(self) -> Container[str]:
+        """What this engine does that not every engine does, by the names in training/engine_choice.py."""
         ...
 
-    def rewritten(self, model: Any, optimizer: Any = None) -> AbstractContextManager[None]:
-        """The same in every process; what is written to them within it is what training goes on with."""
+    @property
+    def weights(self) -> Weights: ...
+    @property
+    def precision(self) -> Precision: ...
+    @property
+    def meter(self) -> Losses: ...
+    @property
+    def boundary(self) -> Boundary: ...
+
+    # ---- a training begins, and changes what it works on
+
+    def train_also(self, parameters: list[Any]) -> None:
+        """Parameters besides the model's that the optimizer trains; before :meth:`attach`."""
         ...
 
-    def called_in_parts(self) -> AbstractContextManager[None]:
-        """Around calls of the model's inner layers without the model itself, as ``generate`` makes them."""
+    def attach(self, model: Any, optimizer: Any, scheduler: Any) -> None:
+        """Take the model as it will be called, and what updates it."""
         ...
 
-    def settle(self) -> None:
-        """After passes that no backward pass follows: parameters as they are between steps."""
+    def begin_run(self, link: RunLink) -> None:
+        """A run begins, or goes back to a checkpoint."""
         ...
 
-    def recover(self) -> None:
-        """Put the model back in order after a pass that was broken off."""
+    def set_update_hooks(self, hooks: UpdateHooks) -> None:
+        """What is done in every step besides, from now on."""
         ...
+
+    def follow_schedule(self, scheduler: Any) -> None:
+        """Another learning-rate schedule in place of the one before."""
+        ...
+
+    def look_at_parameters(self, model: Any, known: set[Any] | None = None) -> None:
+        """Take the model again where some of its parameters were replaced; ``known`` are the trained ones."""
+        ...
+
+    def changing_weights(self) -> AbstractContextManager[None]:
+        """Around a change of the weights between steps: nobody copies them in it."""
+        ...
+
+    # ---- within a step
+
+    def to_device(self, value: Any) -> Any:
+        """Nested tensors on the run's device."""
+        ...
+
+    def backward(self, loss: Any) -> None:
+        """Gradients of ``loss``, scaled where fp16 needs it."""
+        ...
+
+    def backward_of_nothing(self, loss: Any) -> None:
+        """Take part in the exchange of gradients with zeros, where ``loss`` is over no target at all."""
+        ...
+
+    def step_times(self) -> list[float]:
+        """Seconds of own work per step of each process since the last call, in the order of rank; or nothing."""
+        ...
+
+    # ---- evaluated, saved, restored
+
+    #: Whether another thread may copy the weights while a step is under way, up to its update.
+    may_copy_aside: bool
+    #: Whether the model's tensors are behind between steps, until :meth:`show_weights` is called.
+    hides_weights: bool
+
+    def eval_mode(self, model: Any) -> None: ...
+
+    def rest_weights(self) -> None:
+        """The weights that are evaluated and saved: with a schedule-free optimizer, its average."""
+        ...
+
+    def evaluated(self, model: Any) -> Any:
+        """``model`` as it is called in an evaluation."""
+        ...
+
+    def show_weights(self) -> None:
+        """Before somebody looks at the model between steps: its weights as they are now."""
+        ...
+
+    def reread(self) -> None:
+        """After weights or optimizer state were read from a checkpoint."""
+        ...
+
+    def last_step(self) -> Callable[[], dict[str, float | None]]:
+        """What the next log says of the last step, for a checkpoint; calling the answer waits for the device."""
+        ...
+
+    def restore_last_step(self, saved: dict[str, float | None]) -> None: ...

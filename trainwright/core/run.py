@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from trainwright.core.engine import Engine
+from trainwright.core.engine import Step
 from trainwright.core.microbatching import MicroBatching
 from trainwright.core.state import TrainerControl, TrainerState
 
@@ -116,7 +116,7 @@ class Setup(Protocol):
     @property
     def control(self) -> TrainerControl: ...
     @property
-    def engine(self) -> Engine: ...
+    def engine(self) -> Step: ...
 
     def fire(self, event: str, **kwargs: Any) -> None:
         """Tell the listeners of ``event``; they may set switches on the control."""

@@ -8,58 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice, zip_longest
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from trainwright.core.engine import Evaluator
 from trainwright.core.microbatching import MicroBatching, finer
 from trainwright.core.results import EvalLoopOutput, EvalPrediction
-from trainwright.loop.together import Collected, all_processes, in_step
+from trainwright.loop.collected import Collected, all_processes, in_step
 
 PADDING = -100
-
-
-class WeightedMean(Protocol):
-    """A running sum of loss x weight and of weights, kept on the device."""
-
-    def add(self, loss: Any, weight: Any) -> None: ...
-    def value(self) -> float | None:
-        """The mean, which waits for the device; None if nothing was added."""
-        ...
-
-
-class EvalEngine(Protocol):
-    """What evaluation asks of a framework."""
-
-    def rows(self, batch: Any) -> int: ...
-    def count_targets(self, batch: Any) -> Any: ...
-    def to_host(self, value: Any) -> Any:
-        """Numpy arrays in place of the framework's, in nested tuples, lists and dicts."""
-        ...
-
-    def weighted_mean(self) -> WeightedMean: ...
-    def is_out_of_memory(self, error: Exception) -> bool: ...
-    def release_memory(self) -> None: ...
-
-    def from_host(self, value: Any) -> Any:
-        """The framework's arrays, on the device, in place of numpy's."""
-        ...
-
-    #: Whether no other process evaluates a part of the same data.
-    is_alone: bool
-
-    @property
-    def runs_in_step(self) -> bool:
-        """Whether every process must run as many batches as the others."""
-        ...
-
-    def most(self, number: int) -> int:
-        """The largest ``number`` of any process."""
-        ...
-
-    def gather(self, value: Any) -> list[Any]:
-        """``value`` of each process, in the order of the data they had."""
-        ...
 
 
 @dataclass
@@ -89,7 +47,7 @@ class EvaluationPlan:
     idle: Callable[[Any], None] = lambda batch: None
 
 
-def evaluate(plan: EvaluationPlan, loader: Iterable[Any], engine: EvalEngine) -> EvalLoopOutput:
+def evaluate(plan: EvaluationPlan, loader: Iterable[Any], engine: Evaluator) -> EvalLoopOutput:
     """Run ``plan`` over ``loader``; ``<prefix>_loss`` is the mean over all targets, however they are batched."""
     seen, mean = Collected(), engine.weighted_mean()
     streaming = is_streaming_metric(plan.compute_metrics)
@@ -127,7 +85,7 @@ def evaluate(plan: EvaluationPlan, loader: Iterable[Any], engine: EvalEngine) ->
 
 
 def metric_waits(
-    plan: EvaluationPlan, batches: Iterator[Any], engine: EvalEngine, streaming: bool
+    plan: EvaluationPlan, batches: Iterator[Any], engine: Evaluator, streaming: bool
 ) -> tuple[Iterator[Any], bool]:
     """Whether a metric that sees batch after batch must wait for those of all processes; and the batches.
 
@@ -139,7 +97,7 @@ def metric_waits(
     return chain(first, batches), has_empty or not (streaming and plan.metric_syncs)
 
 
-def measure_afterwards(plan: EvaluationPlan, seen: Collected, engine: EvalEngine, streaming: bool) -> Collected:
+def measure_afterwards(plan: EvaluationPlan, seen: Collected, engine: Evaluator, streaming: bool) -> Collected:
     """Show the metric the batches of all processes, in their order, on every process."""
     if not streaming and not seen.labels:
         return seen
@@ -153,7 +111,7 @@ def measure_afterwards(plan: EvaluationPlan, seen: Collected, engine: EvalEngine
     return Collected(samples=seen.samples, metrics=found)
 
 
-def in_pieces(plan: EvaluationPlan, engine: EvalEngine, batch: Any) -> Iterator[tuple[Any, Any, bool]]:
+def in_pieces(plan: EvaluationPlan, engine: Evaluator, batch: Any) -> Iterator[tuple[Any, Any, bool]]:
     """Run ``batch``, in pieces where it does not fit; each with its result and whether it is the last."""
     micro = plan.micro
     if not micro.is_on:
@@ -182,7 +140,7 @@ def in_pieces(plan: EvaluationPlan, engine: EvalEngine, batch: Any) -> Iterator[
 def keep(
     seen: Collected,
     plan: EvaluationPlan,
-    engine: EvalEngine,
+    engine: Evaluator,
     predictions: Any,
     labels: Any,
     inputs: Any,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainwright.config.intervals import log_is_likely
-from trainwright.core.engine import Engine, Portion
+from trainwright.core.engine import Portion, Step
 from trainwright.core.run import Phase, Run
 
 
@@ -48,7 +48,7 @@ def accumulate(run: Run, pieces: list[Any], progress: Progress | None = None) ->
     return loss
 
 
-def fillers(engine: Engine, piece: Any, portion: Portion, missing: int) -> list[tuple[Any, Portion]]:
+def fillers(engine: Step, piece: Any, portion: Portion, missing: int) -> list[tuple[Any, Portion]]:
     """Passes without weight, where other processes have more pieces and would wait for this one in theirs."""
     return [(piece, portion._replace(targets=0, weight=0.0))] * missing
 
@@ -123,7 +123,7 @@ def portions(run: Run, pieces: list[Any], progress: Progress | None = None) -> l
     return [Portion(number, number / total, total, count) for number in targets]
 
 
-def _total(engine: Engine, own: Any, progress: Progress | None) -> Any:
+def _total(engine: Step, own: Any, progress: Progress | None) -> Any:
     if progress is None:
         return engine.sum_counts(own)
     if progress.total is None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainwright.engines.torch.engine import TorchEngine
+from trainwright.core.engine import Engine
 from trainwright.engines.torch.moving import move
 from trainwright.engines.torch.targets import unwrap
 
@@ -19,7 +19,7 @@ class AcceleratorView:
 
     sync_gradients = True
 
-    def __init__(self, engine: TorchEngine, gradient_accumulation_steps: int) -> None:
+    def __init__(self, engine: Engine, gradient_accumulation_steps: int) -> None:
         self._engine = engine
         self.gradient_accumulation_steps = gradient_accumulation_steps
 

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from trainwright.config.run_directory import run_directory
 from trainwright.config.secrets import redacted_values
 from trainwright.core.callback import CallbackHandler
+from trainwright.core.engine import Engine
+from trainwright.core.layout import Weights
 from trainwright.core.modifier import Modifier
 from trainwright.core.run_files import replace_text
 from trainwright.core.state import TrainerControl, TrainerState
-from trainwright.engines.torch.engine import TorchEngine
-from trainwright.engines.torch.strategies.base import Strategy
 from trainwright.training.memory import micro_batch_size
 from trainwright.training.recipe import final_epoch, recipe_epochs
 from trainwright.training.run import TrainingRun
@@ -68,7 +68,7 @@ class Face:
     state: TrainerState = Of()  # type: ignore[assignment]
     control: TrainerControl = Of()  # type: ignore[assignment]
     callback_handler: CallbackHandler = Of("callbacks")  # type: ignore[assignment]
-    engine: TorchEngine = Of()  # type: ignore[assignment]
+    engine: Engine = Of()  # type: ignore[assignment]
     place_model_on_device: bool = Of()  # type: ignore[assignment]
     label_names: list[str] = Of()  # type: ignore[assignment]
     can_return_loss: bool = Of()  # type: ignore[assignment]
@@ -95,13 +95,9 @@ class Face:
         return trainer
 
     @property
-    def strategy(self) -> Strategy:
+    def strategy(self) -> Weights:
         """How the model is spread over the processes."""
         return self._setup.engine.weights
-
-    @strategy.setter
-    def strategy(self, strategy: Strategy) -> None:
-        self._setup.engine.weights = strategy
 
     @property
     def micro_batch_size(self) -> int:

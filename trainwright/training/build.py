@@ -8,10 +8,10 @@ from pathlib import Path
 
 from trainwright.checkpoint.interchange.continuing import LoaderDraws
 from trainwright.config.fields import ours
+from trainwright.core.engine import RunLink
 from trainwright.core.run import Phase, Unfinished
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.data.feed import TrainFeed, take
-from trainwright.engines.torch.module_engine import ManualEngine
 from trainwright.engines.torch.nonfinite import NonFiniteWatch
 from trainwright.training.counting import remembering_observer
 from trainwright.training.hooks import is_overridden
@@ -25,7 +25,7 @@ from trainwright.training.save import may_save_unasked
 from trainwright.training.setup import data_place
 from trainwright.training.signatures import accepted_keywords
 from trainwright.training.step import draw_batches
-from trainwright.training.stop import agree_on_the_time, flags_for_others, leave_if_asked
+from trainwright.training.stop import agree_on_the_time, flags_for_others, hear_others, leave_if_asked
 
 
 def fill(run: TrainingRun, checkpoint: Path | None) -> None:
@@ -35,11 +35,9 @@ def fill(run: TrainingRun, checkpoint: Path | None) -> None:
     setup.state = _new_state(run)
     setup.control = TrainerControl()
     run.feed, run.phase = _new_feed(run), Phase.BETWEEN
-    setup.engine.tell = partial(flags_for_others, run)
     agree_on_the_time(run)
     run.micro, run.cut_is_known = new_micro_batching(setup), False
-    may_save = may_save_unasked(setup) or bool(ours(setup.args, "rescue_on"))
-    setup.engine.boundary.keeps_random = may_save or run.micro.automatic
+    setup.engine.begin_run(_link_to(run))
     run.nonfinite = NonFiniteWatch(
         run.events, ours(setup.args, "max_nonfinite_steps"), rewind=ours(setup.args, "rewind_on_nonfinite")
     )
@@ -57,9 +55,18 @@ def fill(run: TrainingRun, checkpoint: Path | None) -> None:
     run.last_logged_step = max((entry["step"] for entry in setup.state.log_history if "loss" in entry), default=0)
     wanted = ours(setup.args, "best_model_after_epoch")
     run.best_after = final_epoch(setup) if wanted is None else wanted
-    if isinstance(setup.engine, ManualEngine):
-        # Weights change in the middle of such a step: what is interrupted then cannot be saved.
-        setup.engine.update_begins = partial(_enter_update, run)
+
+
+def _link_to(run: TrainingRun) -> RunLink:
+    """What the engine asks of this run."""
+    may_save = may_save_unasked(run.setup) or bool(ours(run.setup.args, "rescue_on"))
+    return RunLink(
+        tell=partial(flags_for_others, run),
+        hear=partial(hear_others, run),
+        wait_for_copy=run.saver.wait_for_copy,
+        update_begins=partial(_enter_update, run),
+        undoes_steps=may_save or run.micro.automatic,
+    )
 
 
 def _enter_update(run: TrainingRun) -> None:

@@ -111,7 +111,7 @@ def warn_if_inexact(run: TrainingRun, loader: Any) -> None:
 
 def _reasons_to_be_inexact(run: TrainingRun, loader: Any, *, thoroughly: bool) -> list[str]:
     setup = run.setup
-    own, by_index = setup.engine.own, starts_by_index(loader)
+    own, by_index = setup.engine.own_generators, starts_by_index(loader)
     reasons = unknown_in(loader, by_index=by_index)
     reasons += [f"{path}: {reason}" for path, reason in own.unknown.items()]
     reasons += [f"checkpoints are saved without {what}" for what in _unstorable_in_optimizer(setup)]

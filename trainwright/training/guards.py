@@ -8,10 +8,8 @@ from trainwright.callbacks.rank_log import RankLogCallback
 from trainwright.callbacks.stragglers import StragglersCallback
 from trainwright.callbacks.watchdog import WatchdogCallback
 from trainwright.config.fields import ours
-from trainwright.engines.torch.own_time import OwnTime, Untimed
 from trainwright.training.run import TrainingRun
 from trainwright.training.save_model import run_folder
-from trainwright.training.setup import Setup
 from trainwright.training.stop import leave_hanging
 from trainwright.training.weight_check import weight_check
 
@@ -29,11 +27,9 @@ def set_guards(run: TrainingRun) -> None:
     )
     if check is not None:
         guards.append(check)
-    setup.engine.own_time = Untimed()
     if world_size > 1:
         guards.append(RankLogCallback(run_folder(setup), rank, setup.args.get_process_log_level()))
-        setup.engine.own_time = OwnTime(rank, world_size, setup.engine.device)
-        guards.append(StragglersCallback(partial(step_times, setup)))
+        guards.append(StragglersCallback(setup.engine.step_times))
     present = {type(callback) for callback in setup.callbacks.callbacks}
     # Somebody may have brought a watchdog with other settings.
     run.guards = [guard for guard in guards if type(guard) not in present]
@@ -46,12 +42,3 @@ def dismiss_guards(run: TrainingRun) -> None:
     """The run is over."""
     for guard in run.guards:
         run.setup.callbacks.remove_callback(guard)
-
-
-def step_times(setup: Setup) -> list[float]:
-    """Of each process, for the log that is being written."""
-    clock = setup.engine.own_time
-    if not isinstance(clock, OwnTime):
-        return []
-    clock.forget()
-    return clock.every

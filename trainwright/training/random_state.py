@@ -22,7 +22,7 @@ def watch_generators(setup: Setup) -> None:
     """Before a training: find the generators that take part in its steps."""
     # Callbacks often hold the Trainer, which leads to everything.
     data = (setup.train_dataset, setup.eval_dataset, setup.data_collator, setup.processing_class)
-    setup.engine.own.watch(
+    setup.engine.own_generators.watch(
         partial(own_roots, setup), iterators=False, passed_by=(setup.hooks(), setup, setup.args, *data)
     )
 
@@ -59,14 +59,14 @@ def of_subclass(setup: Setup) -> Iterator[tuple[str, Any]]:
 
 def random_now(setup: Setup) -> RandomState:
     """State of all generators as they are now."""
-    own = setup.engine.own
+    own = setup.engine.own_generators
     return with_own(random_state(), own.to_json(own.capture()))
 
 
 def say_what_came_late(run: TrainingRun) -> None:
     """Name generators that a resumed run will not have when it takes up its states."""
     setup = run.setup
-    late, setup.engine.own.late = setup.engine.own.late, []
+    late, setup.engine.own_generators.late = setup.engine.own_generators.late, []
     if late and setup.backend.rank == 0:
         run.events.record(
             "not_exact",
@@ -77,4 +77,4 @@ def say_what_came_late(run: TrainingRun) -> None:
 
 def restore_random_state(setup: Setup, random: RandomState) -> None:
     set_random_state(*random)
-    say_what_is_wrong(setup.engine.own.load(random[1].get("own", {})))
+    say_what_is_wrong(setup.engine.own_generators.load(random[1].get("own", {})))

@@ -7,8 +7,7 @@ import json
 import logging
 import math
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from trainwright.callbacks.wording import plural
 from trainwright.checkpoint.manifest import holds
 from trainwright.checkpoint.training_state import TRAINING
 from trainwright.config.warnings import TrainwrightWarning
+from trainwright.core.engine import UpdateHooks
 from trainwright.core.modifier import Modifier, Site, overriding
 from trainwright.core.run_files import replace_text
 from trainwright.engines.torch.model_setup import compiled
@@ -140,7 +140,7 @@ def prepare_recipe(setup: Setup) -> None:
     extra = [parameter for m in setup.modifiers for parameter in m.extra_parameters().values()]
     for parameter in extra:
         parameter.data = parameter.data.to(setup.args.device)
-    setup.engine.extra_parameters = extra
+    setup.engine.train_also(extra)
 
 
 def engage_teacher(setup: Setup, model: nn.Module) -> None:
@@ -187,7 +187,7 @@ def follow_recipe(run: TrainingRun) -> None:
         steps_per_epoch=plan.max_steps / length if whole else plan.steps_per_epoch,
         gradients=sampled_gradients(run),
         rebuild=partial(take_replaced_parameters, setup),
-        changing=partial(changing_weights, setup),
+        changing=setup.engine.changing_weights,
         was_bad=lambda: bool(setup.engine.was_bad),
     )
     if whole:
@@ -197,11 +197,13 @@ def follow_recipe(run: TrainingRun) -> None:
     show_recipe(setup)
     for modifier in setup.modifiers:
         modifier.site = site
-    for method in ("shape_gradients", "before_update", "after_update"):
-        calls: list[Callable[[], None]] = [
-            partial(getattr(m, method), site) for m in overriding(setup.modifiers, method)
-        ]
-        setattr(setup.engine, method, calls)
+    setup.engine.set_update_hooks(
+        UpdateHooks(
+            shape_gradients=[partial(m.shape_gradients, site) for m in overriding(setup.modifiers, "shape_gradients")],
+            before_update=[partial(m.before_update, site) for m in overriding(setup.modifiers, "before_update")],
+            after_update=[partial(m.after_update, site) for m in overriding(setup.modifiers, "after_update")],
+        )
+    )
 
 
 def show_recipe(setup: Setup) -> None:
@@ -212,13 +214,6 @@ def show_recipe(setup: Setup) -> None:
 
     replace_text(run_folder(setup) / RECIPE, setup.hooks().recipe_text() or "")
     replace_text(run_folder(setup) / "recipe.svg", draw_svg(setup.recipe))
-
-
-@contextmanager
-def changing_weights(setup: Setup) -> Iterator[None]:
-    setup.engine.wait_for_copy()
-    with setup.engine.update_lock:
-        yield
 
 
 def take_replaced_parameters(setup: Setup, replaced: dict[Any, tuple[Any, Callable[[Any], Any] | None]]) -> None:
@@ -241,8 +236,7 @@ def finish_recipe(run: TrainingRun) -> None:
         if learner.teacher is not None:
             learner.teacher.forget()
     setup.loss_modifiers = []
-    for method in ("shape_gradients", "before_update", "after_update"):
-        setattr(setup.engine, method, [])
+    setup.engine.set_update_hooks(UpdateHooks())
     run.site = None
 
 

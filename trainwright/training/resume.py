@@ -139,4 +139,4 @@ def reschedule(setup: Setup, total_steps: int) -> None:
     scheduler.load_state_dict(state)
     for group, (rate, initial) in zip(setup.optimizer.param_groups, rates, strict=True):
         group["lr"], group["initial_lr"] = rate, initial
-    setup.engine.scheduler = scheduler
+    setup.engine.follow_schedule(scheduler)

@@ -25,8 +25,6 @@ def go_back(run: TrainingRun, wanted: Rewind) -> None:
         raise NonFiniteError(wanted.step, ours(setup.args, "max_nonfinite_steps") or 1)
     run.last_rewind = (checkpoint, wanted.step)
     run.left_out += wanted.batches
-    # What was bad is undone: the next look is at the step before it.
-    setup.engine.was_bad = False
     setup.hooks()._load_from_checkpoint(checkpoint)
     fill(run, checkpoint)
     if setup.args.should_save:

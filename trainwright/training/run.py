@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
@@ -26,6 +26,15 @@ from trainwright.training.setup import Setup
 
 if TYPE_CHECKING:
     from trainwright.training.capture import Capture
+
+
+class Told(NamedTuple):
+    """What processes tell each other before a step; what all heard is the sum."""
+
+    owes_a_save: int = 0
+    is_asked_to_stop: int = 0
+    #: By the clock of the first process; the others say zero.
+    milliseconds: int = 0
 
 
 @dataclass(kw_only=True)
@@ -70,6 +79,8 @@ class TrainingRun:
     #: The time by the first process, as all heard it.
     clock_began: float = 0.0
     agreed_seconds: float = 0.0
+    #: What all processes said before the last step, until the run attends to it.
+    heard: Told = Told()  # noqa: RUF009
 
     #: The library whose checkpoint this run goes on from, if it was imported.
     imported_from: str | None = None

@@ -42,7 +42,6 @@ def open_saving(setup: Setup, actions: Actions) -> TrainingRun:
         # Before a checkpoint is looked for: a kill in the middle of a save may have left one under another name.
         events.record("swept", f"Cleared what a killed run left behind: {', '.join(swept)}.", level=logging.INFO)
     shared_writers(setup)
-    setup.engine.wait_for_copy = saver.wait_for_copy
     return run
 
 

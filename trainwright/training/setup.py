@@ -13,12 +13,11 @@ from trainwright.config.backends import Place
 from trainwright.config.fields import ours
 from trainwright.core.backend import Backend
 from trainwright.core.callback import CallbackHandler
-from trainwright.core.engine import Portion
+from trainwright.core.engine import Engine, Portion
 from trainwright.core.modifier import Modifier
 from trainwright.core.module import StepPlan
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.core.stops import LeavesAtOnce
-from trainwright.engines.torch.engine import TorchEngine
 from trainwright.engines.torch.logged import Means
 from trainwright.engines.torch.memory import MemoryReport
 from trainwright.engines.torch.module import Module
@@ -107,7 +106,7 @@ class Setup:
 
     #: The processes that take part, and what computes.
     backend: Backend = _LATER
-    engine: TorchEngine = _LATER
+    engine: Engine = _LATER
     callbacks: CallbackHandler = _LATER
     memory: MemoryReport = _LATER
     #: Takes checkpoints elsewhere, where a checkpointer was given.

@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from functools import partial
-from typing import NamedTuple
 
 from trainwright.callbacks.flow import DefaultFlowCallback, seconds
 from trainwright.checkpoint.directory import checkpoint_path, list_checkpoints
@@ -19,7 +18,7 @@ from trainwright.core.run import Rewind, Stopped
 from trainwright.engines.torch.memory import is_out_of_memory
 from trainwright.training.finish import not_saved
 from trainwright.training.interrupted import save_last_boundary_aside, save_where_it_stands
-from trainwright.training.run import TrainingRun
+from trainwright.training.run import Told, TrainingRun
 from trainwright.training.save import checkpoint_home, may_save_unasked, moment_key, random_of_all
 from trainwright.training.save_model import run_folder
 from trainwright.training.setup import Setup
@@ -39,15 +38,6 @@ def leave_if_asked(run: TrainingRun) -> None:
 
 #: How long a run that hangs may take for its last save.
 _LAST_SAVE_SECONDS = 60.0
-
-
-class Told(NamedTuple):
-    """What processes tell each other before a step; what all heard is the sum."""
-
-    owes_a_save: int = 0
-    is_asked_to_stop: int = 0
-    #: By the clock of the first process; the others say zero.
-    milliseconds: int = 0
 
 
 def stop_early(run: TrainingRun, stop: Stopped) -> None:
@@ -192,20 +182,19 @@ def flags_for_others(run: TrainingRun) -> list[int]:
     return list(Told(int(run.saver.owes_a_save), stops, now))
 
 
+def hear_others(run: TrainingRun, sums: list[int]) -> None:
+    """Keep what all processes said before a step, until the run attends to it."""
+    run.heard = Told(*sums)
+    run.agreed_seconds = run.heard.milliseconds / 1000
+
+
 def agree_on_the_time(run: TrainingRun) -> None:
     """Let what is due by the clock be due by that of the first process, as all heard it before the step."""
     setup = run.setup
-    run.clock_began, run.agreed_seconds = time.monotonic(), 0.0
+    run.clock_began, run.agreed_seconds, run.heard = time.monotonic(), 0.0, Told()
     for callback in setup.callbacks.callbacks:
         if isinstance(callback, DefaultFlowCallback):
-            callback.clock = seconds if setup.engine.is_alone else partial(agreed_time, run)
-
-
-def agreed_time(run: TrainingRun) -> float:
-    setup = run.setup
-    if setup.engine.heard:
-        run.agreed_seconds = Told(*setup.engine.heard).milliseconds / 1000
-    return run.agreed_seconds
+            callback.clock = seconds if setup.engine.is_alone else lambda: run.agreed_seconds
 
 
 def attend_together(run: TrainingRun) -> Rewind | Stopped | None:
@@ -217,9 +206,8 @@ def attend_together(run: TrainingRun) -> Rewind | Stopped | None:
     assert run.stops is not None
     if run.deaths.error is not None:
         run.deaths.raise_it()
-    agreed_time(run)
-    heard = Told(*setup.engine.heard)
-    setup.engine.heard = []
+    # Once: a save that it asks for comes by here again.
+    heard, run.heard = run.heard, Told()
     if heard.owes_a_save:
         run.saver.owes_a_save = False
         setup.control.should_save = True

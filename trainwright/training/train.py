@@ -102,7 +102,7 @@ def _close(run: TrainingRun) -> None:
     setup = run.setup
     setup.run, setup.is_in_train, setup.portion = None, False, None
     # It holds on to the Trainer, whom nobody else holds then.
-    setup.engine.own.watch(None)
+    setup.engine.own_generators.watch(None)
     dismiss_guards(run)
     setup.engine.show_weights()
     run.saver.wait()

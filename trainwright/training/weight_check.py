@@ -9,9 +9,9 @@ import torch
 
 from trainwright.core.backend import Backend
 from trainwright.core.callback import TrainerCallback
-from trainwright.core.engine import Layout
 from trainwright.core.errors import DivergedError
 from trainwright.core.events import RunEvents
+from trainwright.core.layout import Layout
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.engines.torch.checksum import checksums, in_minority
 from trainwright.engines.torch.targets import unwrap

@@ -196,8 +196,7 @@ class GraphEngine(TorchEngine):
     def show_weights(self) -> None:
         """Let whoever looks at the model see what was learned; what they change there counts."""
         if hasattr(self, "model"):
-            self.wait_for_copy()
-            with self.update_lock:
+            with self.changing_weights():
                 model: Any = unwrap(self.model)
                 self._mirror.give_weights(model)
                 if hasattr(model, "update_cell"):

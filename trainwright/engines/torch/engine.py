@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from trainwright.core.backend import Backend
-from trainwright.core.engine import Portion
+from trainwright.core.engine import Portion, RunLink, UpdateHooks
 from trainwright.core.own_generators import OwnGenerators
 from trainwright.engines.torch.backends import SingleProcess
 from trainwright.engines.torch.boundary import Boundary
-from trainwright.engines.torch.memory import is_out_of_memory, release_memory
-from trainwright.engines.torch.meter import LossMeter, WeightedMean
-from trainwright.engines.torch.moving import from_numpy, move, to_numpy
+from trainwright.engines.torch.exchange import TorchExchange
+from trainwright.engines.torch.memory import release_memory
+from trainwright.engines.torch.meter import LossMeter
 from trainwright.engines.torch.nonfinite import GradientCheck, is_bad, skips_on_device
 from trainwright.engines.torch.optim import not_held
-from trainwright.engines.torch.own_time import Untimed, sum_told
+from trainwright.engines.torch.own_time import OwnTime, Untimed, sum_told
 from trainwright.engines.torch.precision import Precision
 from trainwright.engines.torch.schedules import needs_metric
 from trainwright.engines.torch.strategies.base import Strategy, dense_part, silenced
-from trainwright.engines.torch.targets import count_rows, unwrap
+from trainwright.engines.torch.targets import unwrap
 
 
 class Everything:
@@ -34,7 +35,7 @@ class Everything:
         return True
 
 
-class TorchEngine:
+class TorchEngine(TorchExchange):
     """Implements ``core.engine.Engine`` for a ``torch.nn.Module``.
 
     ``training_step(batch, portion)`` runs forward and backward (through :meth:`backward`) and returns weight x loss;
@@ -54,12 +55,9 @@ class TorchEngine:
         set_grads_to_none: bool = True,
         strategy: Strategy | None = None,
     ) -> None:
-        self.device = device
-        self.weights = strategy or Strategy()
+        super().__init__(device, backend or SingleProcess(), strategy or Strategy())
         self._zeroing = {} if set_grads_to_none else {"set_to_none": False}
         self.precision = precision
-        self.backend: Backend = backend or SingleProcess()
-        self.is_alone = self.backend.world_size == 1
         #: Whether the backend has something to do with gradients.
         self._reduces = not self.is_alone or type(self.backend) is not SingleProcess
         self.max_grad_norm = max_grad_norm
@@ -75,39 +73,49 @@ class TorchEngine:
         self.was_bad: bool | Tensor = False
         #: Held while weights change; whoever copies them from another thread takes it.
         self.update_lock = threading.Lock()
-        #: What a recipe does to the gradients of a step before they are clipped, and to weights around the update.
-        self.shape_gradients: list[Callable[[], None]] = []
-        self.before_update: list[Callable[[], None]] = []
-        self.after_update: list[Callable[[], None]] = []
+        self._hooks = UpdateHooks()
+        self._link = RunLink()
         #: Parameters besides the model's that the optimizer trains.
         self.extra_parameters: list[nn.Parameter] = []
-        #: What this process has to say to the others before the next step, as flags; and how many of them said each.
-        self.tell: Callable[[], list[int]] = list
-        self.heard: list[int] = []
         #: How long each of several processes works by itself in a step.
-        self.own_time = Untimed()
+        self._own_time = Untimed()
         #: Generators that the model, and what else takes part in a step, keep for themselves.
-        self.own = OwnGenerators()
-        #: Waits until a copy that is under way no longer needs the weights as they are.
-        self.wait_for_copy: Callable[[], None] = _nothing
+        self.own_generators = OwnGenerators()
 
-    #: What this engine does that not every engine does, by the names in trainer/engine_choice.py.
+    #: What this engine does that not every engine does, by the names in training/engine_choice.py.
     supports: Any = Everything()
 
     def attach(self, model: nn.Module, optimizer: Any, scheduler: Any) -> None:
         """Take the model as it will be called, and what updates it."""
         self.optimizer = optimizer
-        self.scheduler = scheduler
+        self.follow_schedule(scheduler)
         self.look_at_parameters(model)
-        self._steps_with_metric = needs_metric(scheduler)
-        # Of several optimizers that run as one a schedule may move only one.
-        self._scheduled = getattr(scheduler, "optimizer", optimizer)
         # A second train() of the same Trainer is a run of its own.
         self.meter = LossMeter(skip_nonfinite=self.meter.skip_nonfinite)
         self._grad_norm, self._step_lr, self.was_bad = None, None, False
         # The kernel takes plain tensors or sharded ones, not both.
         alone = not (self.weights.is_sharded or self.weights.updates_by_itself)
         self._skips_on_device = skips_on_device(optimizer) and alone
+        rank, world_size = self.backend.rank, self.backend.world_size
+        self._own_time = Untimed() if self.is_alone else OwnTime(rank, world_size, self.device)
+
+    def train_also(self, parameters: list[nn.Parameter]) -> None:
+        self.extra_parameters = parameters
+
+    def begin_run(self, link: RunLink) -> None:
+        self._link = link
+        self.boundary.keeps_random = link.undoes_steps
+        # Where the run went back to a checkpoint, what was bad is undone.
+        self.was_bad = False
+
+    def set_update_hooks(self, hooks: UpdateHooks) -> None:
+        self._hooks = hooks
+
+    def follow_schedule(self, scheduler: Any) -> None:
+        self.scheduler = scheduler
+        self._steps_with_metric = needs_metric(scheduler)
+        # Of several optimizers that run as one a schedule may move only one.
+        self._scheduled = getattr(scheduler, "optimizer", self.optimizer)
 
     def look_at_parameters(self, model: nn.Module, known: set[nn.Parameter] | None = None) -> None:
         """Take the model as it will be called; again where some of its parameters were replaced, ``known`` among them.
@@ -120,17 +128,24 @@ class TorchEngine:
         self.parameters = trained + self.extra_parameters
         self._cleared_by_us = [] if self.weights.updates_by_itself else not_held(self.optimizer, trained)
         self._gradient_check = GradientCheck(self.parameters)
-        keeps_random = self.boundary.keeps_random if hasattr(self, "boundary") else True
         # By the names under which weights are stored: a checkpoint puts buffers of the last boundary into their place.
-        self.own.look_again()
-        self.boundary = Boundary(unwrap(model), self.own, looks_at_parameters=not self.weights.empties_parameters)
-        self.boundary.keeps_random = keeps_random
+        self.own_generators.look_again()
+        self.boundary = Boundary(
+            unwrap(model), self.own_generators, looks_at_parameters=not self.weights.empties_parameters
+        )
+        self.boundary.keeps_random = self._link.undoes_steps
+
+    @contextmanager
+    def changing_weights(self) -> Iterator[None]:
+        self._link.wait_for_copy()
+        with self.update_lock:
+            yield
 
     # ---- one optimizer step, in the order the loop calls it
 
     def mark_boundary(self) -> None:
         self.boundary.mark()
-        self.own_time.start()
+        self._own_time.start()
 
     def count_targets(self, batch: Any) -> Any:
         return self._count_targets(batch)
@@ -145,7 +160,7 @@ class TorchEngine:
     def backward(self, loss: Tensor) -> None:
         """Gradients of ``loss``, scaled where fp16 needs it."""
         if self._sums_now:
-            self.own_time.pause()
+            self._own_time.pause()
         if self.weights.gradient_factor != 1.0:
             loss = loss * self.weights.gradient_factor
         if self.precision.scaler is not None:
@@ -158,19 +173,6 @@ class TorchEngine:
             with silenced(loss):
                 self.weights.backward(loss)
 
-    @property
-    def runs_in_step(self) -> bool:
-        return self.weights.runs_in_step and not self.is_alone
-
-    def most(self, number: int) -> int:
-        """The largest ``number`` of any process."""
-        every = torch.zeros(self.backend.world_size, dtype=torch.int64)
-        every[self.backend.rank] = number
-        return int(self.backend.sum(every).max())
-
-    def is_out_of_memory(self, error: Exception) -> bool:
-        return is_out_of_memory(error)
-
     def undo_step(self) -> None:
         self.weights.recover()
         self.clear_gradients()
@@ -180,12 +182,16 @@ class TorchEngine:
     def sum_counts(self, count: Any) -> Any:
         if self.is_alone:
             return count
-        self.own_time.pause()
+        self._own_time.pause()
         # Flags and times ride on the one exchange that comes before every step anyway.
-        total, self.heard = sum_told(self.backend, count, self.tell(), self.own_time)
+        total, heard = sum_told(self.backend, count, self._link.tell(), self._own_time)
+        self._link.hear(heard)
         if not self.weights.runs_in_step:
-            self.own_time.resume()
+            self._own_time.resume()
         return total
+
+    def step_times(self) -> list[float]:
+        return self._own_time.read()
 
     def finish_gradients(self, loss: Tensor | None, *, norm_wanted: bool) -> Tensor | None:
         if self.boundary.is_looking:
@@ -198,7 +204,7 @@ class TorchEngine:
             self._scaler = None
         if self._scaler is not None:
             self._scaler.unscale_(self.optimizer)
-        for shape in self.shape_gradients:
+        for shape in self._hooks.shape_gradients:
             shape()
         norm: Tensor | None = None
         if self.weights.updates_by_itself:
@@ -221,7 +227,7 @@ class TorchEngine:
 
     def _reduced(self, loss: Tensor | None) -> Tensor | None:
         """Gradients and loss of the step over all processes: each judges the step by the same numbers."""
-        self.own_time.pause()
+        self._own_time.pause()
         self.weights.reduce(self.backend, self.parameters, self.extra_parameters)
         if loss is None and self.weights.sums_in_backward:
             self.weights.drop_gradients(self.parameters)
@@ -240,12 +246,12 @@ class TorchEngine:
         self.boundary.protect(written)
 
     def apply_update(self) -> None:
-        self.wait_for_copy()
+        self._link.wait_for_copy()
         with self.update_lock:
-            for change in self.before_update:
+            for change in self._hooks.before_update:
                 change()
             applied = self._update() if self._scaler is None else self._update_scaled(self._scaler)
-            for change in self.after_update:
+            for change in self._hooks.after_update:
                 change()
             self._step_lr = self.learning_rate()
             if applied and self.scheduler is not None and not self._steps_with_metric:
@@ -366,35 +372,3 @@ class TorchEngine:
     def plateau_step(self, value: float) -> None:
         if self._steps_with_metric:
             self.scheduler.step(value)
-
-    # ---- moving values
-
-    def to_device(self, value: Any) -> Any:
-        """Nested tensors on the run's device."""
-        return move(value, self.device)
-
-    def rows(self, batch: Any) -> int:
-        return count_rows(batch)
-
-    def to_host(self, value: Any) -> Any:
-        return to_numpy(value)
-
-    def from_host(self, value: Any) -> Any:
-        return from_numpy(value, self.device)
-
-    def weighted_mean(self) -> WeightedMean:
-        return WeightedMean(None if self.is_alone else self._sum_on_host)
-
-    def _sum_on_host(self, values: Tensor) -> Tensor:
-        return self.backend.sum(values.to(self.device)).cpu()
-
-    def gather(self, value: Any) -> list[Any]:
-        """Of the processes that have samples of their own."""
-        return self.backend.gather(value)[:: self.weights.copies]
-
-    def release_memory(self) -> None:
-        release_memory(self.device)
-
-
-def _nothing() -> None:
-    pass

@@ -99,11 +99,6 @@ class ModuleEngine(TorchEngine):
 class ManualEngine(ModuleEngine):
     """``training_step`` computes gradients and steps its optimizers; the engine keeps out of it."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        #: Told before weights change: until the step is over there is no state worth saving.
-        self.update_begins: Callable[[], Any] = _nobody
-
     def forward_backward(self, batch: Any, portion: Portion, *, sync: bool) -> Tensor | None:
         with self.values.training(portion.targets):
             return self._training_step(batch, portion)
@@ -139,10 +134,10 @@ class ManualEngine(ModuleEngine):
 
     def step_by_hand(self, optimizer: Any, closure: Callable[[], Any] | None) -> Any:
         """Step one optimizer while nobody copies the weights."""
-        self.update_begins()
+        self._link.update_begins()
         if not self.is_alone:
             self._average_gradients(optimizer)
-        self.wait_for_copy()
+        self._link.wait_for_copy()
         with self.update_lock, self._outside_autocast():
             return optimizer.step() if closure is None else optimizer.step(closure)
 

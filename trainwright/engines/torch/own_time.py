@@ -33,6 +33,10 @@ class Untimed:
     def heard(self, sums: list[int]) -> None:
         """What all have told."""
 
+    def read(self) -> list[float]:
+        """Mean seconds per step of each process since the last call, for a log; empty before the first exchange."""
+        return []
+
 
 def sum_told(backend: Backend, count: Any, flags: list[int], clock: Untimed) -> tuple[Any, list[int]]:
     """``count`` and ``flags`` summed over all processes, and the times of each on the way, in one exchange."""
@@ -60,8 +64,7 @@ class OwnTime(Untimed):
         self._began: float | None = None
         self._pass_began: Any = None
         self._passes: deque[tuple[Any, Any]] = deque(maxlen=_KEPT)
-        #: Mean seconds per step of each process; empty before the first exchange.
-        self.every: list[float] = []
+        self._every: list[float] = []
 
     def start(self) -> None:
         self._began, self._pass_began = time.perf_counter(), None
@@ -95,9 +98,10 @@ class OwnTime(Untimed):
         return places
 
     def heard(self, sums: list[int]) -> None:
-        self.every = [value / 1e6 for value in sums]
+        self._every = [value / 1e6 for value in sums]
 
-    def forget(self) -> None:
-        """It was logged: the next mean begins, with the passes that nobody was told of yet."""
+    def read(self) -> list[float]:
+        # The next mean begins, with the passes that nobody was told of yet.
         self._total -= self._told_total
         self._told_total, self._steps = 0.0, 0
+        return self._every

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.core.backend import Backend
-from trainwright.core.engine import Layout
+from trainwright.core.layout import Layout
 from trainwright.engines.torch.precision import Precision
 
 

@@ -5,23 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
+
+from trainwright.core.engine import Exchange
 
 #: What is kept of each piece.
 _KEPT = ("predictions", "labels", "inputs", "losses")
-
-
-class Together(Protocol):
-    """What processes agree on while they evaluate."""
-
-    @property
-    def runs_in_step(self) -> bool:
-        """Whether every process must run as many batches as the others."""
-        ...
-
-    def most(self, number: int) -> int:
-        """The largest ``number`` of any process."""
-        ...
 
 
 @dataclass
@@ -39,7 +28,7 @@ class Collected:
 
 
 def in_step(
-    batches: Iterator[tuple[Any, bool]], engine: Together, idle: Callable[[Any], None]
+    batches: Iterator[tuple[Any, bool]], engine: Exchange, idle: Callable[[Any], None]
 ) -> Iterator[tuple[Any, bool]]:
     """``batches``, each with whether it is the last, unchanged; one that is done goes on without effect until all are.
 
