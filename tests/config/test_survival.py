@@ -177,14 +177,14 @@ class ArgsThatTakeOurNames(TrainingArguments):
 def test_names_a_subclass_uses_for_itself_are_left_alone() -> None:
     args = ArgsThatTakeOurNames("x")
     assert (args.log_every, args.resume, args.max_hours) == (10, True, "many")
-    assert (ours(args, "log_every"), ours(args, "resume"), ours(args, "watchdog_seconds")) == (None, None, 120.0)
+    assert (ours(args).log_every, ours(args).resume, ours(args).watchdog_seconds) == (None, None, 120.0)
     assert cadence(args, LOG) == Every.parse("500 steps")
     assert args.set_logging("epoch").log_every == 10
 
 
 def test_ours_gives_every_default() -> None:
     for name in SurvivalFields.__dataclass_fields__:
-        assert ours(object(), name) == getattr(TrainingArguments("x"), name)
+        assert getattr(ours(object()), name) == getattr(TrainingArguments("x"), name)
         assert name in AllFields.__dataclass_fields__
 
 

@@ -127,7 +127,7 @@ def steps(ema: EMACallback, model: nn.Module, first: int, count: int) -> None:
             for p in model.parameters():
                 p.add_(1)
         state.global_step = step
-        ema.on_optimizer_step(None, state, control, model=model)
+        ema.on_optimizer_step(TrainingArguments("out"), state, control, model=model)
 
 
 def begin(ema: EMACallback, model: nn.Module) -> None:
@@ -166,7 +166,7 @@ def test_half_precision_weights_have_a_precise_average() -> None:
     with torch.no_grad():
         for p in model.parameters():
             p.fill_(258.0)
-    ema.on_optimizer_step(None, TrainerState(), TrainerControl(), model=model)
+    ema.on_optimizer_step(TrainingArguments("out"), TrainerState(), TrainerControl(), model=model)
     for average in ema.state_dict()["tensors"].values():
         # In bfloat16 256.002 is 256: the average would never move.
         torch.testing.assert_close(average, torch.full_like(average, 256.002, dtype=torch.float32))

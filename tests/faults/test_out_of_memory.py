@@ -138,7 +138,9 @@ def test_batches_that_never_fit_run_in_pieces_from_the_first_step(
     assert {entry["micro_batch"] for entry in trainer.state.log_history if "loss" in entry} == {
         max(size for size in (8, 4, 2, 1) if size <= largest)
     }
-    events = [json.loads(line) for line in (Path(trainer.args.output_dir) / "events.jsonl").read_text().splitlines()]
+    events = [
+        json.loads(line) for line in (Path(str(trainer.args.output_dir)) / "events.jsonl").read_text().splitlines()
+    ]
     assert "cut" in {event["kind"] for event in events}
 
 
@@ -208,7 +210,7 @@ def test_a_resumed_run_goes_on_with_the_cut_it_had(make_args: Make) -> None:
         return rows > 2
 
     whole, _ = trained(make_args, Failing(fails), **more)
-    checkpoint = Path(whole.args.output_dir) / "checkpoint-2"
+    checkpoint = Path(str(whole.args.output_dir)) / "checkpoint-2"
     state = json.loads((checkpoint / "training_state.json").read_text())
     assert state["micro_batch"]["parts"] == 4
     tried: list[int] = []

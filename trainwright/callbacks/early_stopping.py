@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.intervals import EVALUATE, cadence
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.state import ExportableState, TrainerControl, TrainerState
@@ -24,7 +25,9 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         self.early_stopping_threshold = early_stopping_threshold
         self.early_stopping_patience_counter = 0
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if args.metric_for_best_model is None:
             raise ValueError(
                 "EarlyStoppingCallback needs metric_for_best_model, for instance metric_for_best_model='loss'."
@@ -40,13 +43,14 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
 
     def on_evaluate(
         self,
-        args: Any,
+        args: TrainingArguments,
         state: TrainerState,
         control: TrainerControl,
         metrics: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
         name = args.metric_for_best_model
+        assert name is not None
         value = (metrics or {}).get(name if name.startswith("eval_") else f"eval_{name}")
         if value is None:
             # One of several evaluation sets, and not the one that decides.

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.cadence import NEVER, Every, Moment
 from trainwright.config.fields import ours
 from trainwright.config.intervals import TOPICS, Topic, cadence, refuse_contradiction
@@ -27,7 +28,9 @@ class DefaultFlowCallback(TrainerCallback):
         self._began = self.clock()
         self._history = _EvaluationCount()
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         for topic in TOPICS:
             refuse_contradiction(args, topic)
         self._began = self.clock()
@@ -39,7 +42,7 @@ class DefaultFlowCallback(TrainerCallback):
                 interval = rhythm.every.step_interval(state.max_steps, state.num_train_epochs)
                 setattr(state, rhythm.topic.steps, interval)
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         step = state.global_step
         if self._strategies != (args.logging_strategy, args.eval_strategy, args.save_strategy):
             self._read(args, state)
@@ -60,10 +63,10 @@ class DefaultFlowCallback(TrainerCallback):
         if step >= state.max_steps:
             self._last_step(args, state, control)
 
-    def _last_step(self, args: Any, state: TrainerState, control: TrainerControl) -> None:
+    def _last_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
         control.should_training_stop = True
         # What each epoch's end makes due is left to the end of this one, which is about to come.
-        is_wanted = self._evaluate.every and not self._evaluate.every.ends_each_epoch() and ours(args, "eval_on_end")
+        is_wanted = self._evaluate.every and not self._evaluate.every.ends_each_epoch() and ours(args).eval_on_end
         if is_wanted and _delay_is_over(args, state):
             control.should_evaluate = True
             self._evaluate.last = self._moment(state)
@@ -71,7 +74,9 @@ class DefaultFlowCallback(TrainerCallback):
             control.should_save = True
             self._save.last = self._moment(state)
 
-    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if self._strategies != (args.logging_strategy, args.eval_strategy, args.save_strategy):
             self._read(args, state)
         if self._is_due(self._log, state, epoch_end=True):
@@ -86,23 +91,23 @@ class DefaultFlowCallback(TrainerCallback):
         """Whether the last checkpoint waits for the evaluation at the end of the last epoch, which may ask for it."""
         return self._save.every.counts("eval") and self._evaluate.every.ends_each_epoch()
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         # Evaluations are logged too, and do not put off what training has to report.
         if self._log.every.counts("time") and "loss" in (kwargs.get("logs") or {}):
             self._log.last = self._moment(state)
 
-    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._evaluate.every.counts("time"):
             self._evaluate.last = self._moment(state)
         if self._save.every.counts("eval") and self._is_due(self._save, state):
             control.should_save = True
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         # Whoever asked for it: minutes count from the last checkpoint there is.
         if self._save.every.counts("time"):
             self._save.last = self._moment(state)
 
-    def _read(self, args: Any, state: TrainerState) -> None:
+    def _read(self, args: TrainingArguments, state: TrainerState) -> None:
         """Take up what the arguments say."""
         for rhythm in (self._log, self._evaluate, self._save):
             rhythm.read(args)
@@ -145,10 +150,10 @@ class _Rhythm:
         self.taken_over = False
         self.last = Moment()
 
-    def read(self, args: Any) -> None:
+    def read(self, args: TrainingArguments) -> None:
         self.every = cadence(args, self.topic)
         self.by_steps = self.every.only_steps()
-        self.taken_over = ours(args, self.topic.every) is not None
+        self.taken_over = getattr(ours(args), self.topic.every) is not None
 
 
 class _EvaluationCount:
@@ -168,6 +173,6 @@ class _EvaluationCount:
         return self._count
 
 
-def _delay_is_over(args: Any, state: TrainerState) -> bool:
+def _delay_is_over(args: TrainingArguments, state: TrainerState) -> bool:
     """``eval_delay`` counts what the strategy counts."""
     return args.eval_delay <= (state.epoch if args.eval_strategy == "epoch" else state.global_step)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.registry import suggestion
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.state import TrainerControl, TrainerState
@@ -103,24 +104,28 @@ class Monitor(TrainerCallback):
 
     # ---- events
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self._forget()
         self._tokens = state.num_input_tokens_seen
 
-    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self._waited += time.perf_counter() - self._heard
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._heard = time.perf_counter()
 
-    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._heard = time.perf_counter()
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._saved += 1
         self._heard = time.perf_counter()
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         logs: dict[str, Any] = kwargs["logs"]
         if state.is_world_process_zero and "loss" in logs:
             for switch in [name for name in self._adders if self.switches[name]]:
@@ -146,7 +151,7 @@ class Monitor(TrainerCallback):
         self._waited, self._saved, self._tokens = 0.0, 0, 0
         self._processor_time = (now, time.process_time())
 
-    def _add(self, switch: str, logs: dict[str, Any], args: Any, state: TrainerState) -> None:
+    def _add(self, switch: str, logs: dict[str, Any], args: TrainingArguments, state: TrainerState) -> None:
         try:
             logs.update(self._adders[switch](args, state))
         except Exception as error:
@@ -156,16 +161,16 @@ class Monitor(TrainerCallback):
     def _seconds(self) -> float:
         return max(time.perf_counter() - self._began, 1e-9)
 
-    def _data_wait_share(self, args: Any, state: TrainerState) -> dict[str, float]:
+    def _data_wait_share(self, args: TrainingArguments, state: TrainerState) -> dict[str, float]:
         return {"data_wait": min(self._waited / self._seconds(), 1.0)}
 
-    def _tokens_per_second(self, args: Any, state: TrainerState) -> dict[str, float]:
+    def _tokens_per_second(self, args: TrainingArguments, state: TrainerState) -> dict[str, float]:
         if args.include_num_input_tokens_seen == "no":
             raise ValueError('tokens are not counted; set include_num_input_tokens_seen="all" or "non_padding".')
         counted, self._tokens = state.num_input_tokens_seen - self._tokens, state.num_input_tokens_seen
         return {"tokens_per_second": counted / self._seconds()}
 
-    def _cpu_utilization(self, args: Any, state: TrainerState) -> dict[str, float]:
+    def _cpu_utilization(self, args: TrainingArguments, state: TrainerState) -> dict[str, float]:
         """Of this process, 100 for each core that it kept busy since the last log."""
         wall, used = self._processor_time
         self._processor_time = (time.perf_counter(), time.process_time())
@@ -197,7 +202,7 @@ def _gpus() -> list[int]:
     return used or [torch.cuda.current_device()]
 
 
-def _gpu_memory(args: Any, state: TrainerState) -> dict[str, float]:
+def _gpu_memory(args: TrainingArguments, state: TrainerState) -> dict[str, float]:
     import torch
 
     found: dict[str, float] = {}
@@ -207,7 +212,7 @@ def _gpu_memory(args: Any, state: TrainerState) -> dict[str, float]:
     return found
 
 
-def _gpu_utilization(args: Any, state: TrainerState) -> dict[str, float]:
+def _gpu_utilization(args: TrainingArguments, state: TrainerState) -> dict[str, float]:
     import torch
 
     try:

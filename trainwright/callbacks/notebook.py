@@ -14,6 +14,7 @@ from typing import Any
 
 from trainwright.callbacks import wording
 from trainwright.callbacks.progress import ProgressCallback, harmless
+from trainwright.config.arguments import TrainingArguments
 from trainwright.core.state import TrainerControl, TrainerState
 
 _WIDTH, _HEIGHT, _EDGE = 560, 160, 36
@@ -43,7 +44,9 @@ class NotebookCallback(ProgressCallback):
         self._title, self._note, self._drawn = "", "", 0.0
 
     @harmless
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         from IPython.display import HTML, display
 
         self._began, self._first_step, self._summary = time.perf_counter(), state.global_step, {}
@@ -55,12 +58,12 @@ class NotebookCallback(ProgressCallback):
         self._screen = display(HTML(self._page(state)), display_id=True)
 
     @harmless
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if time.monotonic() - self._drawn > _PAUSE:
             self._draw(state)
 
     @harmless
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         logs: Mapping[str, Any] = kwargs.get("logs") or {}
         if "train_loss" in logs:
             self._summary = dict(logs)
@@ -71,7 +74,9 @@ class NotebookCallback(ProgressCallback):
             self._draw(state)
 
     @harmless
-    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self._predicted += 1
         if self._screen is not None and time.monotonic() - self._drawn > _PAUSE:
             total = wording.length_of(kwargs.get("eval_dataloader"))
@@ -79,15 +84,17 @@ class NotebookCallback(ProgressCallback):
             self._draw(state)
 
     @harmless
-    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._predicted, self._note = 0, ""
 
     @harmless
-    def on_predict(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_predict(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._predicted, self._note = 0, ""
 
     @harmless
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         took = time.perf_counter() - self._began
         self._note = wording.closing_line(args, state, self._summary, self._first_step, took)
         self._draw(state)

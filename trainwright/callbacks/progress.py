@@ -19,6 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from trainwright.callbacks import wording
+from trainwright.config.arguments import TrainingArguments
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.state import TrainerControl, TrainerState
 
@@ -35,7 +36,7 @@ Event = Callable[..., None]
 class PrinterCallback(TrainerCallback):
     """Prints each log as one line on stdout; ``disable_tqdm=True`` chooses it in place of the bars."""
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         logs = kwargs.get("logs")
         if logs is None or not state.is_local_process_zero:
             return
@@ -49,7 +50,9 @@ def harmless(method: Event) -> Event:
     """Let a display fail by itself: the run that it shows must not stop."""
 
     @functools.wraps(method)
-    def guarded(self: ProgressCallback, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def guarded(
+        self: ProgressCallback, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if self._gave_up or not state.is_world_process_zero:
             return
         try:
@@ -85,7 +88,9 @@ class ProgressCallback(TrainerCallback):
     # ---- training
 
     @harmless
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self.close()
         self._forget_prediction()
         loader = kwargs.get("train_dataloader")
@@ -105,7 +110,9 @@ class ProgressCallback(TrainerCallback):
             bars.refresh()
 
     @harmless
-    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if self.training_bar is not None and self._begin_stack:
             from trainwright.callbacks.terminal_bars import call_stack, innermost_shared
 
@@ -113,7 +120,7 @@ class ProgressCallback(TrainerCallback):
             self._begin_stack = []
 
     @harmless
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         logs: Mapping[str, Any] = kwargs.get("logs") or {}
         if "train_loss" in logs:
             # The run's summary: the closing line says it.
@@ -124,7 +131,9 @@ class ProgressCallback(TrainerCallback):
         self._say(wording.log_line(logs, state, pace=pace, max_str_len=self.max_str_len))
 
     @harmless
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self.close(keep=False)
         took = time.perf_counter() - self._began
         self._say(wording.closing_line(args, state, self._summary, self._first_step, took))
@@ -133,7 +142,9 @@ class ProgressCallback(TrainerCallback):
     # ---- evaluation and prediction
 
     @harmless
-    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if self._prediction_loader is None or self._prediction_loader is not kwargs.get("eval_dataloader"):
             self._begin_prediction(kwargs.get("eval_dataloader"))
         self._predicted += 1
@@ -141,7 +152,7 @@ class ProgressCallback(TrainerCallback):
             self._open_prediction_bars()
 
     @harmless
-    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         metrics: Mapping[str, Any] = kwargs.get("metrics") or {}
         if self._pace is not None:
             runtimes = (value for name, value in metrics.items() if name.endswith("_runtime"))
@@ -149,7 +160,7 @@ class ProgressCallback(TrainerCallback):
         self._end_prediction()
 
     @harmless
-    def on_predict(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_predict(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._end_prediction()
 
     def close(self, *, keep: bool = True) -> None:
@@ -169,7 +180,7 @@ class ProgressCallback(TrainerCallback):
         else:
             print(line, flush=True)
 
-    def _note_beside_bar(self, args: Any, logs: Mapping[str, Any]) -> None:
+    def _note_beside_bar(self, args: TrainingArguments, logs: Mapping[str, Any]) -> None:
         row = self._bars.training if self._bars is not None else None
         if row is None:
             return

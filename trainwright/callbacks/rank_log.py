@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.secrets import redacted
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.state import TrainerControl, TrainerState
@@ -27,7 +28,9 @@ class RankLogCallback(TrainerCallback):
         self._level = min(level, logging.WARNING)
         self._handler: logging.Handler | None = None
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self._close()
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,10 +55,14 @@ class RankLogCallback(TrainerCallback):
             )
         )
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self._close()
 
-    def on_train_failed(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_failed(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         error = kwargs["error"]
         if self._handler is not None:
             record = logger.makeRecord(

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from trainwright.callbacks.environment import environment_facts
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.run_directory import run_directory
 from trainwright.config.secrets import redacted, redacted_values
 from trainwright.core.callback import TrainerCallback
@@ -32,7 +33,9 @@ class RunDirectoryCallback(TrainerCallback):
         self._unwritten: list[str] = []
         self._was_refused = False
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         folder = run_directory(args)
         folder.mkdir(parents=True, exist_ok=True)
         config = redacted_values(_plain(args.to_dict()))
@@ -41,7 +44,7 @@ class RunDirectoryCallback(TrainerCallback):
         replace_text(folder / "env.json", json.dumps(facts, indent=2) + "\n")
         keep_logged(folder / "metrics.jsonl", state)
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         folder = run_directory(args)
         if not folder.is_dir():
             return
@@ -51,7 +54,9 @@ class RunDirectoryCallback(TrainerCallback):
             append_text(folder / "metrics.jsonl", "".join(self._unwritten))
             self._unwritten.clear()
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         with self._disk_may_refuse("trainer_state.json"):
             state.save_to_json(run_directory(args) / "trainer_state.json")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.state import TrainerControl, TrainerState
 
@@ -19,7 +20,7 @@ class StragglersCallback(TrainerCallback):
     def __init__(self, read: Callable[[], list[float]]) -> None:
         self._read = read
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         logs = kwargs.get("logs")
         if not logs or "loss" not in logs:
             return

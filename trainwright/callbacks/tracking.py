@@ -12,6 +12,7 @@ from typing import Any
 
 from trainwright.callbacks.delivery import Delivery, finish_all
 from trainwright.callbacks.environment import environment_facts
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.fields import AllFields, ours
 from trainwright.config.run_directory import run_directory
 from trainwright.config.secrets import redacted, redacted_values
@@ -43,7 +44,9 @@ class TrackerCallback(TrainerCallback):
         self._status = "done"
         self._lock = threading.Lock()
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         facts = environment_facts(kwargs.get("model"), kwargs.get("train_dataloader"))
         self._run = TrackedRun(
             folder=run_directory(args),
@@ -51,21 +54,25 @@ class TrackerCallback(TrainerCallback):
             facts=facts,
             name=redacted(args.run_name) if args.run_name else None,
             project=project_of(args),
-            tags=tuple(redacted(str(tag)) for tag in ours(args, "tags") or ()),
+            tags=tuple(redacted(str(tag)) for tag in ours(args).tags or ()),
             step=state.global_step,
         )
         if not state.global_step:
             self._forget_ids()
         self._open()
 
-    def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self.tell("log", scalars(kwargs["logs"]), state.global_step)
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         events: RunEvents | None = kwargs.get("events")
         self._close("failed" if events is not None and events.unsaved else "done", state.global_step)
 
-    def on_train_failed(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_failed(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         """Trackers learn that the run did not end well."""
         self._close("stopped" if isinstance(kwargs["error"], (KeyboardInterrupt, Preempted, GivenUp)) else "failed")
 
@@ -131,7 +138,7 @@ class TrackerCallback(TrainerCallback):
                 )
 
 
-def project_of(args: Any) -> str:
+def project_of(args: TrainingArguments) -> str:
     """``project``, where it was set: transformers' default names transformers' maker."""
     project, default = getattr(args, "project", None), AllFields.__dataclass_fields__["project"].default
     return "trainwright" if project is None or project == default else redacted(project)

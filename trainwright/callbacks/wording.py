@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.core.state import TrainerState
 
 #: Names that a line has no room for; ``metrics.jsonl`` has them all.
@@ -105,13 +106,15 @@ def _straggler(logs: Mapping[str, Any]) -> str:
     return f"rank {logs['slowest_rank']} takes {longest / mean:.1f}x the mean"
 
 
-def header_line(args: Any, state: TrainerState, model: Any = None, loader: Any = None) -> str:
+def header_line(args: TrainingArguments, state: TrainerState, model: Any = None, loader: Any = None) -> str:
     """What is about to be trained: device, parameters, steps and epochs, batch, memory."""
     parts = [_device(args), _parameters(model), _length(args, state, loader), _batch(args), _memory(args)]
     return " | ".join(part for part in parts if part)
 
 
-def closing_line(args: Any, state: TrainerState, summary: Mapping[str, Any], first_step: int, took: float) -> str:
+def closing_line(
+    args: TrainingArguments, state: TrainerState, summary: Mapping[str, Any], first_step: int, took: float
+) -> str:
     """How a run ended."""
     steps, total = state.global_step, state.max_steps
     if steps >= total:
@@ -193,7 +196,7 @@ def length_of(loader: Any) -> int | None:
 # ---- parts of the header
 
 
-def _device(args: Any) -> str:
+def _device(args: TrainingArguments) -> str:
     device = args.device
     if device.type == "cuda":
         import torch
@@ -215,7 +218,7 @@ def _parameters(model: Any) -> str:
     return f"{amount(total)} parameters{frozen}"
 
 
-def _length(args: Any, state: TrainerState, loader: Any) -> str:
+def _length(args: TrainingArguments, state: TrainerState, loader: Any) -> str:
     text = plural(state.max_steps, "step")
     batches = length_of(loader)
     if batches:
@@ -225,14 +228,14 @@ def _length(args: Any, state: TrainerState, loader: Any) -> str:
     return f"{text}, from step {state.global_step}" if state.global_step else text
 
 
-def _batch(args: Any) -> str:
+def _batch(args: TrainingArguments) -> str:
     if getattr(args, "max_tokens_per_batch", None):
         return f"batches of {args.max_tokens_per_batch} tokens"
     size, pieces = args.train_batch_size * args.data_processes, args.gradient_accumulation_steps
     return f"batch {size * pieces} ({size} x {pieces})" if pieces > 1 else f"batch {size}"
 
 
-def _memory(args: Any) -> str:
+def _memory(args: TrainingArguments) -> str:
     if args.device.type == "cuda":
         import torch
 

@@ -294,7 +294,7 @@ def check_deepspeed(args: Any) -> None:
         "bf16_full_eval": (args.bf16_full_eval, "it evaluates a copy of the model: unset it"),
         "torch_compile": (args.torch_compile, "DeepSpeed's hooks are not in what torch compiles: unset it"),
         "micro_batch": (
-            ours(args, "micro_batch") == AUTO,
+            ours(args).micro_batch == AUTO,
             "DeepSpeed cannot take back a step that did not fit: give it a number",
         ),
     }

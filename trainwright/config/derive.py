@@ -49,14 +49,14 @@ def derive(args: Any) -> None:
 def _derive_evaluation(args: Any) -> None:
     if args.eval_strategy != IntervalStrategy.NO:
         args.do_eval = True
-    by_steps = args.eval_strategy == IntervalStrategy.STEPS and ours(args, "evaluate_every") is None
+    by_steps = args.eval_strategy == IntervalStrategy.STEPS and ours(args).evaluate_every is None
     if by_steps and args.eval_steps is None:
         args.eval_steps = args.logging_steps
     for name in ("logging_steps", "eval_steps", "save_steps"):
         value = getattr(args, name)
         if isinstance(value, float) and value >= 1 and value == int(value):
             setattr(args, name, int(value))
-    tracks_best = args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST or ours(args, "save_best")
+    tracks_best = args.load_best_model_at_end or args.save_strategy == SaveStrategy.BEST or ours(args).save_best
     if args.metric_for_best_model is None and (tracks_best or args.lr_scheduler_type in METRIC_SCHEDULES):
         args.metric_for_best_model = "loss"
     if args.greater_is_better is None and args.metric_for_best_model is not None:

@@ -31,7 +31,7 @@ TOPICS = (LOG, EVALUATE, SAVE)
 
 def cadence(args: Any, topic: Topic) -> Every:
     """When ``topic`` is due according to ``args``."""
-    text = ours(args, topic.every)
+    text = getattr(ours(args), topic.every)
     if text is not None:
         return Every.parse(text)
     steps = getattr(args, topic.steps)
@@ -57,7 +57,7 @@ def coerce_cadences(args: Any) -> None:
 def derive_strategies(args: Any) -> None:
     """Set Hugging Face's arguments to what ours come nearest to."""
     for topic in TOPICS:
-        text = ours(args, topic.every)
+        text = getattr(ours(args), topic.every)
         if text is None:
             continue
         refuse_contradiction(args, topic)
@@ -70,7 +70,7 @@ def derive_strategies(args: Any) -> None:
 
 def refuse_contradiction(args: Any, topic: Topic) -> None:
     """Two different answers to the same question are one too many; defaults give way."""
-    text = ours(args, topic.every)
+    text = getattr(ours(args), topic.every)
     if text is None:
         return
     strategy, steps = Every.parse(text).as_strategy()
@@ -95,7 +95,7 @@ def log_is_likely(args: Any, state: Any, *, epoch_ends: bool) -> bool:
     if step == 1 and args.logging_first_step:
         return True
     # Asked on every step, so the usual case, none of ours, comes first.
-    text = None if args.log_every is None else ours(args, "log_every")
+    text = None if args.log_every is None else ours(args).log_every
     every = NEVER if text is None else Every.parse(text)
     if not every or every.as_strategy()[0] != "steps" or every.only_steps():
         # Hugging Face's words say the same, and state.logging_steps may have been changed by a callback.

@@ -91,7 +91,7 @@ def derive_parallel(args: Any) -> None:
 
 def check_parallel(args: Any) -> None:
     """Refuse what cannot go together, before anything runs."""
-    way, tensors = way_of(args), ours(args, "tensor_parallel_size")
+    way, tensors = way_of(args), ours(args).tensor_parallel_size
     if tensors < 1:
         raise ValueError(f"tensor_parallel_size={tensors} must be at least 1.")
     if tensors > 1 and way not in (None, "fsdp"):
@@ -114,13 +114,13 @@ def check_parallel(args: Any) -> None:
 
 def way_of(args: Any) -> Way | None:
     """``"sp"``, ``"ddp"``, ``"fsdp"`` or ``"deepspeed"`` where arguments say so, None where the launcher decides."""
-    named = ours(args, "backend")
+    named = ours(args).backend
     way = None if named is None else split_name(named)[0]
     by_option = "fsdp" if is_on(args.fsdp) else "deepspeed" if args.deepspeed is not None else None
     if is_on(args.fsdp) and args.deepspeed is not None:
         raise ValueError("fsdp and deepspeed both spread the model: keep one of them.")
     if way is None:
-        return by_option or ("fsdp" if ours(args, "tensor_parallel_size") > 1 else None)  # type: ignore[return-value]
+        return by_option or ("fsdp" if ours(args).tensor_parallel_size > 1 else None)  # type: ignore[return-value]
     if by_option is not None and way != by_option:
         raise ValueError(f"backend={named!r} and {by_option}= contradict each other: leave one of them out.")
     return way  # type: ignore[return-value]

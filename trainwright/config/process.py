@@ -58,7 +58,7 @@ class ProcessView(AllFields):
     @property
     def data_processes(self) -> int:
         """Processes among which every batch is shared out: all, or one of each group that computes layers together."""
-        return max(self.world_size // ours(self, "tensor_parallel_size"), 1)
+        return max(self.world_size // ours(self).tensor_parallel_size, 1)
 
     @property
     def process_index(self) -> int:

@@ -43,13 +43,13 @@ def _refuse_accelerator_options(config: Any) -> None:
 def warn_without_effect(args: Any) -> None:
     """One warning for all arguments that were set and change nothing."""
     idle = [f"`{name}` has no effect: {FIELDS[name].note}" for name in _set_without_effect(args)]
-    options = ours(args, "tracker_options") or ()
+    options = ours(args).tracker_options or ()
     unused = [name for name in options if name in BUILT_IN_TRACKERS and name not in args.report_to]
     idle += [f"`tracker_options` for {name} have no effect: it is not in report_to" for name in unused]
-    if ours(args, "engine") == "torch":
-        if not ours(args, "engine_jit"):
+    if ours(args).engine == "torch":
+        if not ours(args).engine_jit:
             idle.append("`engine_jit` has no effect: torch runs op by op anyway; torch_compile=True compiles")
-        if not ours(args, "engine_check"):
+        if not ours(args).engine_check:
             idle.append("`engine_check` has no effect: it compares other engines with torch")
     if idle:
         warn("; ".join(idle) + ".")

@@ -86,7 +86,7 @@ def check_intervals(args: Any) -> None:
     """Step intervals that are in force must be positive, and whole from 1 on."""
     for topic in TOPICS:
         strategy, steps = topic.strategy, topic.steps
-        if getattr(args, strategy) != "steps" or ours(args, topic.every) is not None:
+        if getattr(args, strategy) != "steps" or getattr(ours(args), topic.every) is not None:
             continue
         value = getattr(args, steps)
         _refuse(value <= 0, f'{steps}={value} with {strategy}="steps": give a positive number or set {strategy}="no".')
@@ -106,7 +106,7 @@ def check_save_best(args: Any) -> None:
     if args.eval_strategy != IntervalStrategy.NO:
         return
     _refuse(args.save_strategy == SaveStrategy.BEST, f'save_strategy="best" needs evaluations: {_EVALUATE}.')
-    _refuse(ours(args, "save_best"), f"save_best=True needs evaluations: {_EVALUATE}.")
+    _refuse(ours(args).save_best, f"save_best=True needs evaluations: {_EVALUATE}.")
 
 
 def check_metric_schedule(args: Any) -> None:
@@ -169,7 +169,7 @@ def check_trackers(args: Any) -> None:
             known = ", ".join(repr(word) for word in ("none", "all", *choices, "my_file.py:MyTracker"))
             _refuse(name in ("none", "all"), f"report_to: {name!r} stands alone; beside other trackers leave it out.")
             _refuse(name not in choices, f"report_to={name!r} is not known; choose from {known}.")
-    options = ours(args, "tracker_options")
+    options = ours(args).tracker_options
     _refuse(
         options is not None and not (isinstance(options, dict) and all(isinstance(o, dict) for o in options.values())),
         'tracker_options must be a dict of dicts, or JSON text of one, like {"wandb": {"entity": "us"}}.',
@@ -202,7 +202,7 @@ def check_native(args: Any) -> None:
 
 def check_restarts(args: Any) -> None:
     """How a run stops and goes on."""
-    resume, form = ours(args, "resume"), ours(args, "checkpoint_format")
+    resume, form = ours(args).resume, ours(args).checkpoint_format
     _refuse(
         resume not in (None, "auto"),
         f'resume={resume!r} is not known; "auto" continues from the newest checkpoint, None starts anew. '
@@ -214,9 +214,10 @@ def check_restarts(args: Any) -> None:
         f"(the environment variable {FORMAT_VARIABLE} sets the default).",
     )
     for name in ("resume", "rewind_on_nonfinite"):
+        value = getattr(ours(args), name)
         _refuse(
-            ours(args, name) and args.save_only_model,
-            f"{name}={ours(args, name)!r} needs whole checkpoints, and save_only_model=True writes weights only: "
+            value and args.save_only_model,
+            f"{name}={value!r} needs whole checkpoints, and save_only_model=True writes weights only: "
             "remove one of them.",
         )
 
@@ -229,22 +230,22 @@ def check_survival(args: Any) -> None:
         ("check_weights_every", 1),
         ("preemption_deadline", 0),
     ):
-        value = ours(args, name)
+        value = getattr(ours(args), name)
         _refuse(value is not None and value < least, f"{name}={value} must be at least {least}.")
-    hours, seconds, code = (ours(args, name) for name in ("max_hours", "watchdog_seconds", "preempted_exit_code"))
+    hours, seconds, code = ours(args).max_hours, ours(args).watchdog_seconds, ours(args).preempted_exit_code
     _refuse(hours is not None and hours <= 0, f"max_hours={hours} must be positive; leave it out for no limit.")
     _refuse(seconds is not None and seconds < 0, f"watchdog_seconds={seconds} must not be negative; 0 switches it off.")
     _refuse(not 0 <= code <= 255, f"preempted_exit_code={code} must lie in [0, 255], the exit codes there are.")
-    exact = ours(args, "exact")
+    exact = ours(args).exact
     _refuse(exact not in ("warn", "require"), f"exact={exact!r} is not one of 'warn' and 'require'.")
-    unknown = set(ours(args, "rescue_on") or ()) - {"interrupt", "out_of_memory", "error"}
+    unknown = set(ours(args).rescue_on or ()) - {"interrupt", "out_of_memory", "error"}
     _refuse(unknown, f"rescue_on has {sorted(unknown)}; choose from 'interrupt', 'out_of_memory' and 'error'.")
     _refuse(
-        ours(args, "watchdog_exit") and not seconds,
+        ours(args).watchdog_exit and not seconds,
         "watchdog_exit=True needs the watchdog: give watchdog_seconds a positive number.",
     )
     _refuse(
-        ours(args, "rewind_on_nonfinite") and ours(args, "max_nonfinite_steps") is None,
+        ours(args).rewind_on_nonfinite and ours(args).max_nonfinite_steps is None,
         "rewind_on_nonfinite=True goes back after max_nonfinite_steps in a row: give that a number.",
     )
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from trainwright.config.arguments import TrainingArguments
+
 
 class Backend(Protocol):
     """What the engine asks of the processes it runs in. Every process calls the same methods in the same order."""
@@ -18,7 +20,7 @@ class Backend(Protocol):
     local_rank: int
     world_size: int
 
-    def start(self, args: Any) -> None:
+    def start(self, args: TrainingArguments) -> None:
         """Before anything is exchanged; may be called again for each training."""
         ...
 

@@ -23,7 +23,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.core.callback import TrainerCallback
+from trainwright.core.state import TrainerControl, TrainerState
 
 #: Columns of a dataset whose names begin so go to a teacher alone.
 TEACHER_COLUMNS = "distill_teacher:"
@@ -129,7 +131,9 @@ class Modifier(TrainerCallback):
     def resume(self, site: Site, epoch: float) -> None:
         """The run goes on from a checkpoint: put back what neither weights nor ``state_dict`` hold."""
 
-    def on_parameters_replaced(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_parameters_replaced(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self.replaced(kwargs["replaced"])
 
     def replaced(self, mapping: dict[Any, tuple[Any, Callable[[Any], Any] | None]]) -> None:
@@ -220,7 +224,9 @@ class Modifier(TrainerCallback):
             return 0
         return int((epoch - max(self.start_epoch, 0.0) + _SAME_MOMENT) // self.update_frequency)
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if self.site is not None:
             epoch = self._epoch(state)
             if self.has_begun:
@@ -228,7 +234,7 @@ class Modifier(TrainerCallback):
             with self.site.changing():
                 self.advance(self.site, epoch)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.site is not None:
             with self.site.changing():
                 self.advance(self.site, self._epoch(state))

@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.backends import Place
 from trainwright.data.batches import FixedBatches, ResumableBatches, TokenBudgetBatches
 from trainwright.data.columns import DropColumnsCollator
@@ -248,7 +249,7 @@ def train_loader(
     *,
     batch_size: int,
     collate: Collate,
-    args: Any,
+    args: TrainingArguments,
     batch_sampler: Any | None = None,
 ) -> Loader:
     """The loader of training.
@@ -270,7 +271,12 @@ def train_loader(
 
 
 def eval_loader(
-    dataset: Any, *, collate: Collate, args: Any, sampler: Any | None = None, batch_size: int | None = None
+    dataset: Any,
+    *,
+    collate: Collate,
+    args: TrainingArguments,
+    sampler: Any | None = None,
+    batch_size: int | None = None,
 ) -> Loader:
     """The loader of evaluation and prediction: every sample once, in dataset order or that of ``sampler``.
 
@@ -285,14 +291,14 @@ def eval_loader(
     return _loader(dataset, collate, args, batch_sampler=FixedBatches(order, size, args.dataloader_drop_last))
 
 
-def eval_order(dataset: Any, args: Any, model_input_name: str = "input_ids") -> Order:
+def eval_order(dataset: Any, args: TrainingArguments, model_input_name: str = "input_ids") -> Order:
     """As the samples stand or, where training groups by length, longest first, to save padding."""
     if getattr(args, "train_sampling_strategy", "random") == "group_by_length":
         return LengthSortedOrder(sample_lengths(dataset, args.length_column_name, model_input_name))
     return SequentialOrder(len(dataset))
 
 
-def train_order(dataset: Any, batch_size: int, args: Any, model_input_name: str = "input_ids") -> Order:
+def train_order(dataset: Any, batch_size: int, args: TrainingArguments, model_input_name: str = "input_ids") -> Order:
     """The order that ``train_sampling_strategy`` asks for."""
     strategy = getattr(args, "train_sampling_strategy", "random")
     if strategy == "sequential":
@@ -310,7 +316,7 @@ def train_order(dataset: Any, batch_size: int, args: Any, model_input_name: str 
 def train_batches(
     dataset: Any,
     batch_size: int,
-    args: Any,
+    args: TrainingArguments,
     *,
     sampler: Any | None = None,
     model_input_name: str = "input_ids",
@@ -330,7 +336,7 @@ def train_batches(
     return FixedBatches(order, batch_size, args.dataloader_drop_last)
 
 
-def data_seed(args: Any) -> int:
+def data_seed(args: TrainingArguments) -> int:
     """``args.data_seed`` where set, else ``args.seed``."""
     chosen = getattr(args, "data_seed", None)
     return int(args.seed if chosen is None else chosen)
@@ -350,18 +356,18 @@ def num_examples(loader: Any) -> int:
     return len(loader) * (getattr(loader, "batch_size", None) or 1)
 
 
-def _processes(args: Any) -> int:
+def _processes(args: TrainingArguments) -> int:
     """Processes that have samples of their own."""
     return int(getattr(args, "data_processes", 1))
 
 
-def _rank(args: Any) -> int:
+def _rank(args: TrainingArguments) -> int:
     # Processes that compute layers together have the same samples.
     together = int(getattr(args, "world_size", 1)) // _processes(args)
     return int(getattr(args, "process_index", 0) or 0) // max(together, 1)
 
 
-def _loader(dataset: Any, collate: Collate, args: Any, **batching: Any) -> Loader:
+def _loader(dataset: Any, collate: Collate, args: TrainingArguments, **batching: Any) -> Loader:
     # What an indexed sample draws depends on its index alone, so that any number of processes gives the same samples.
     rank = 0 if "batch_sampler" in batching else _rank(args)
     return Loader(

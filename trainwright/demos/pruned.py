@@ -105,7 +105,7 @@ def side_by_side(networks: dict[str, Trainer], held_out: Any, inputs: torch.Tens
     for name, trainer in networks.items():
         metrics = trainer.predict(held_out, metric_key_prefix="eval").metrics or {}
         layers: list[Any] = list(prunable_layers(trainer.model).values())
-        saved = (Path(trainer.args.output_dir) / "model.safetensors").read_bytes()
+        saved = (Path(str(trainer.args.output_dir)) / "model.safetensors").read_bytes()
         found[name] = Measured(
             accuracy=metrics["eval_accuracy"],
             weights=sum(layer.weight.numel() for layer in layers),

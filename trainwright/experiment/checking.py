@@ -16,6 +16,7 @@ import torch
 
 from trainwright.callbacks.progress import PrinterCallback
 from trainwright.checkpoint.directory import list_checkpoints
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.errors import ConfigError
 from trainwright.config.extras import EXTRAS, install, is_installed
 from trainwright.config.intervals import EVALUATE, SAVE, cadence
@@ -155,8 +156,8 @@ def _refuse_missing_metric(built: Built, names: list[str]) -> None:
         )
 
 
-def _one_step(args: Any, folder: Path) -> Any:
-    off = {"evaluate_every": None, "eval_strategy": "no", "checkpoint_every": None, "log_every": None}
+def _one_step(args: TrainingArguments, folder: Path) -> Any:
+    off: dict[str, Any] = {"evaluate_every": None, "eval_strategy": "no", "checkpoint_every": None, "log_every": None}
     off |= {"load_best_model_at_end": False, "save_best": False, "resume": None, "rewind_on_nonfinite": False}
     off |= {"logging_strategy": "steps", "logging_steps": 1, "save_strategy": "steps", "save_steps": 1}
     off |= {
@@ -166,11 +167,12 @@ def _one_step(args: Any, folder: Path) -> Any:
         "save_only_model": False,
         "log_level": "warning",
     }
-    kind = {"lr_scheduler_type": "linear"} if str(args.lr_scheduler_type) in ("reduce_lr_on_plateau", "greedy") else {}
-    return dataclasses.replace(args, output_dir=str(folder), max_steps=1, **off, **kind)
+    if str(args.lr_scheduler_type) in ("reduce_lr_on_plateau", "greedy"):
+        off["lr_scheduler_type"] = "linear"
+    return dataclasses.replace(args, output_dir=str(folder), max_steps=1, **off)
 
 
-def _copy_of(built: Built, args: Any) -> Trainer:
+def _copy_of(built: Built, args: TrainingArguments) -> Trainer:
     source = built.trainer
     rows = built.prepared.eval
     few = None if rows is None else first(rows, args.per_device_eval_batch_size) if hasattr(rows, "__len__") else rows
@@ -210,7 +212,7 @@ def _weights_and_more(trainer: Trainer) -> str:
 class _Peak:
     """The most memory that the device needed; on a CPU only the weights can be told."""
 
-    def __init__(self, args: Any) -> None:
+    def __init__(self, args: TrainingArguments) -> None:
         self._device = args.device
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from trainwright.config.fields import ours
 from trainwright.core.errors import StopRequested
 from trainwright.core.run import Done, Outcome, Phase, Rewind, Run, Stopped
 from trainwright.loop.step import take_step
@@ -149,7 +148,7 @@ def evaluate_now(run: Run, *, inform_schedule: bool) -> None:
     is_best = note_best(run, metrics)
     if run.setup.args.save_strategy == "best":
         run.setup.control.should_save = is_best
-    elif is_best and (run.setup.args.load_best_model_at_end or ours(run.setup.args, "save_best")):
+    elif is_best and (run.setup.args.load_best_model_at_end or run.setup.args.save_best):
         # Whatever the saving interval is: the best model can be had at the end only if it was saved.
         run.setup.control.should_save = True
     if inform_schedule and run.setup.args.metric_for_best_model is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.derive import FOREIGN_TRACKERS
 from trainwright.config.fields import ours
 from trainwright.config.registry import load_object, registered, split_reference, suggestion
@@ -165,10 +166,11 @@ def options_by_tracker(specs: Iterable[Any], options: dict[str, Any]) -> dict[st
     }
 
 
-def build_trackers(args: Any) -> list[Tracker]:
+def build_trackers(args: TrainingArguments) -> list[Tracker]:
     """The trackers that ``args.report_to`` names; ``metrics.jsonl`` is written in any case."""
-    specs = [spec for spec in args.report_to if not (isinstance(spec, str) and spec in FOREIGN_TRACKERS)]
-    options = ours(args, "tracker_options") or {}
+    specs = [spec for spec in args.report_to or () if not (isinstance(spec, str) and spec in FOREIGN_TRACKERS)]
+    options = ours(args).tracker_options or {}
+    assert not isinstance(options, str)
     server = server_address(args.logging_dir) if args.logging_dir else None
     folder = None if server or args.logging_dir is None else str(anchored(args, args.logging_dir))
     return [build_tracker(spec, options.get(tracker_name(spec)), server=server, logging_dir=folder) for spec in specs]

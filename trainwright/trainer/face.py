@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.run_directory import run_directory
 from trainwright.config.secrets import redacted_values
 from trainwright.core.callback import CallbackHandler
@@ -50,7 +51,6 @@ class Face:
     #: The training that is going on, or the last one.
     _run: TrainingRun | None = None
 
-    args: Any = Of()
     model: nn.Module = Of()  # type: ignore[assignment]
     model_wrapped: nn.Module = Of()  # type: ignore[assignment]
     model_init: Callable[..., nn.Module] | None = Of()  # type: ignore[assignment]
@@ -93,6 +93,15 @@ class Face:
         # Engine and setup know each other: without this, memory would wait for the garbage collector.
         weakref.finalize(trainer, vars(trainer._setup).clear).atexit = False  # type: ignore[missing-attribute]
         return trainer
+
+    @property
+    def args(self) -> TrainingArguments:
+        """What was set about training."""
+        return self._setup.given_args
+
+    @args.setter
+    def args(self, args: TrainingArguments) -> None:
+        self._setup.take_arguments(args)
 
     @property
     def strategy(self) -> Weights:

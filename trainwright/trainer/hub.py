@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainwright.checkpoint.directory import checkpoint_path
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.run_directory import run_directory
 from trainwright.config.secrets import redacted
 from trainwright.core.state import TrainerState
@@ -78,12 +79,12 @@ def push_checkpoint(run: TrainingRun) -> None:
 def write_model_card(setup: Setup, front: dict[str, Any], name: str | None) -> None:
     """Write ``README.md`` into the output directory: what was trained, how, and what came out."""
     folder = run_directory(setup.args)
-    text = model_card(front, name or folder.name, setup.args, setup.state)
+    text = model_card(front, name or folder.name, setup.given_args, setup.state)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "README.md").write_text(redacted(text), encoding="utf-8")
 
 
-def model_card(front: dict[str, Any], name: str, args: Any, state: TrainerState) -> str:
+def model_card(front: dict[str, Any], name: str, args: TrainingArguments, state: TrainerState) -> str:
     """Markdown with YAML front matter."""
     import yaml
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.core.results import EvalLoopOutput
 from trainwright.data.loader import num_examples
 from trainwright.engines.torch.optim import decay_parameter_names, optimizer_class_and_kwargs
@@ -113,7 +114,9 @@ class Methods(Face):
         return optimizers.create_scheduler(self._setup, num_training_steps, optimizer)
 
     @staticmethod
-    def get_optimizer_cls_and_kwargs(args: Any, model: nn.Module | None = None) -> tuple[Any, dict[str, Any]]:
+    def get_optimizer_cls_and_kwargs(
+        args: TrainingArguments, model: nn.Module | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """The optimizer class that ``args.optim`` names, and its arguments."""
         return optimizer_class_and_kwargs(args, model)
 
@@ -213,12 +216,12 @@ class Methods(Face):
         """Add the operations counted since the last call to the state."""
         counting.store_flos(self._setup)
 
-    def get_total_train_batch_size(self, args: Any) -> int:
+    def get_total_train_batch_size(self, args: TrainingArguments) -> int:
         """Samples per optimizer step over all devices."""
         return total_train_batch_size(args)
 
     def set_initial_training_values(
-        self, args: Any, dataloader: Any
+        self, args: TrainingArguments, dataloader: Any
     ) -> tuple[int, int, int, int, int, int | None, int]:
         """HF's tuple: epochs, steps per epoch, examples, training samples, batch size, batches per epoch, max steps."""
         plan, batch = plan_training(self.args, dataloader, self.num_examples), total_train_batch_size(args)

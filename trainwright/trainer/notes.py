@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any, TextIO
+from typing import TextIO
+
+from trainwright.config.arguments import TrainingArguments
 
 logger = logging.getLogger("trainwright")
 
@@ -21,7 +23,7 @@ class NotesHandler(logging.StreamHandler[TextIO]):
         super().emit(record)
 
 
-def set_up_notes(args: Any) -> None:
+def set_up_notes(args: TrainingArguments) -> None:
     """Follow ``log_level``; "passive" leaves logging to the application and, where that set nothing up, shows notes."""
     if args.log_level != "passive":
         logger.setLevel(args.get_process_log_level())

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.core.backend import Backend
 from trainwright.core.errors import GivenUp
 from trainwright.core.results import BestRun
@@ -121,7 +122,7 @@ def run_trial(trainer: Any, trial: Any, chosen: Chosen, objective: Objective) ->
         args.output_dir = folder
 
 
-def _refuse_unknown(args: Any, chosen: dict[str, Any]) -> None:
+def _refuse_unknown(args: TrainingArguments, chosen: dict[str, Any]) -> None:
     for name in chosen:
         if not hasattr(args, name):
             raise ValueError(f"hp_space chose {name!r}, which is not a training argument.")

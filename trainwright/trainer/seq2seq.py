@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from trainwright.config.seq2seq import Seq2SeqTrainingArguments
 from trainwright.core.results import PredictionOutput
 from trainwright.engines.torch.targets import unwrap
 from trainwright.trainer.trainer import Trainer
@@ -63,12 +64,18 @@ class Seq2SeqTrainer(Trainer):
             test_time_augmentation=augmentation,
         )
 
+    @property
+    def _generation_args(self) -> Seq2SeqTrainingArguments:
+        # Made by adopt_arguments from whatever class they came in, so they have the fields if not the class.
+        return cast(Seq2SeqTrainingArguments, self.args)
+
     def _with_defaults(self, given: dict[str, Any]) -> dict[str, Any]:
         options = dict(given)
-        if "max_length" not in options and "max_new_tokens" not in options and self.args.generation_max_length:
-            options["max_length"] = self.args.generation_max_length
-        if self.args.generation_num_beams is not None:
-            options.setdefault("num_beams", self.args.generation_num_beams)
+        args = self._generation_args
+        if "max_length" not in options and "max_new_tokens" not in options and args.generation_max_length:
+            options["max_length"] = args.generation_max_length
+        if args.generation_num_beams is not None:
+            options.setdefault("num_beams", args.generation_num_beams)
         return options
 
     def prediction_step(
@@ -80,7 +87,7 @@ class Seq2SeqTrainer(Trainer):
         **gen_kwargs: Any,
     ) -> tuple[Tensor | None, Any, Any]:
         """(loss, generated tokens, labels); both token arrays padded to the generation's maximal length."""
-        if not self.args.predict_with_generate or prediction_loss_only:
+        if not self._generation_args.predict_with_generate or prediction_loss_only:
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys=ignore_keys)
         inputs = self._prepare_inputs(inputs)
         labels = labels_of(self._setup, inputs)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from trainwright.checkpoint.directory import list_checkpoints
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.fields import ours
 from trainwright.core.events import RunEvents
 from trainwright.core.marker import mark_preempted
@@ -35,8 +36,8 @@ def leaves_at_once(doing: str) -> Callable[[Method], Method]:
             before = setup.answering
             setup.answering = LeavesAtOnce(
                 lambda reason: _say(given, reason, doing),
-                code=75 if given is None else ours(given, "preempted_exit_code"),
-                handle_signals=given is None or ours(given, "handle_signals"),
+                code=75 if given is None else ours(given).preempted_exit_code,
+                handle_signals=given is None or ours(given).handle_signals,
             )
             try:
                 return setup.answering.do(lambda: method(trainer, *args, **kwargs))
@@ -53,7 +54,7 @@ def _arguments_among(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return next((value for value in (kwargs.get("args"), *args) if hasattr(value, "output_dir")), None)
 
 
-def _say(args: Any, reason: str, doing: str) -> None:
+def _say(args: TrainingArguments, reason: str, doing: str) -> None:
     text = f"Stopped by {reason} while {doing}: nothing was done yet that could be lost"
     if args is None or not args.should_save or args.output_dir is None:
         logger.warning("%s.", text)
@@ -63,4 +64,4 @@ def _say(args: Any, reason: str, doing: str) -> None:
     last = found[-1].name if found else None
     text += f"; {last} is as it was." if last else "."
     RunEvents(folder).record("stopped", text, checkpoint=last)
-    mark_preempted(folder, reason=reason, step=0, checkpoint=last, code=ours(args, "preempted_exit_code"))
+    mark_preempted(folder, reason=reason, step=0, checkpoint=last, code=ours(args).preempted_exit_code)

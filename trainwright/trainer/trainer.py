@@ -96,13 +96,13 @@ class Trainer(Methods):
         distill_teacher: nn.Module | str | Path | None = None,
     ) -> None:
         setup = self._setup
-        setup.args = with_backend(adopt_arguments(args), backend)
+        setup.take_arguments(with_backend(adopt_arguments(args), backend))
         setup.backend = choose_backend(setup.args, backend)
         seed_everything(setup)
         check_device(setup.args)
         set_up_notes(setup.args)
         take_recipe(setup, recipe, recipe_args, metadata_args, one_teacher(teacher, distill_teacher))
-        given = setup.args
+        given = setup.given_args
         setup.model_init = model_init
         setup.processing_class = choose_processor(processing_class, tokenizer)
         setup.train_dataset, setup.eval_dataset = train_dataset, eval_dataset

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 from trainwright.checkpoint.interchange.continuing import LoaderDraws
-from trainwright.config.fields import ours
 from trainwright.core.engine import RunLink
 from trainwright.core.run import Phase, Unfinished
 from trainwright.core.state import TrainerControl, TrainerState
@@ -38,9 +37,7 @@ def fill(run: TrainingRun, checkpoint: Path | None) -> None:
     agree_on_the_time(run)
     run.micro, run.cut_is_known = new_micro_batching(setup), False
     setup.engine.begin_run(_link_to(run))
-    run.nonfinite = NonFiniteWatch(
-        run.events, ours(setup.args, "max_nonfinite_steps"), rewind=ours(setup.args, "rewind_on_nonfinite")
-    )
+    run.nonfinite = NonFiniteWatch(run.events, setup.args.max_nonfinite_steps, rewind=setup.args.rewind_on_nonfinite)
     run.imported_from = None
     setup.callbacks.pop_callback(LoaderDraws)
     watch_generators(setup)
@@ -53,13 +50,13 @@ def fill(run: TrainingRun, checkpoint: Path | None) -> None:
     run.log_takes_time = "start_time" in accepted_keywords(setup.hooks().log, ("start_time",))
     run.observe_batch = remembering_observer(run)
     run.last_logged_step = max((entry["step"] for entry in setup.state.log_history if "loss" in entry), default=0)
-    wanted = ours(setup.args, "best_model_after_epoch")
+    wanted = setup.args.best_model_after_epoch
     run.best_after = final_epoch(setup) if wanted is None else wanted
 
 
 def _link_to(run: TrainingRun) -> RunLink:
     """What the engine asks of this run."""
-    may_save = may_save_unasked(run.setup) or bool(ours(run.setup.args, "rescue_on"))
+    may_save = may_save_unasked(run.setup) or bool(run.setup.args.rescue_on)
     return RunLink(
         tell=partial(flags_for_others, run),
         hear=partial(hear_others, run),

@@ -25,7 +25,6 @@ from trainwright.checkpoint.weights import (
     save_model_config,
     stored_once,
 )
-from trainwright.config.fields import ours
 from trainwright.engines.torch.optim import not_held
 from trainwright.engines.torch.samples import sample
 from trainwright.engines.torch.targets import unwrap
@@ -81,7 +80,7 @@ class Capture:
         packs = {name: self._pack(name, tensors) for name, tensors in parts.items()}
         for name, pack in packs.items():
             files[name] = _reader(pack, convert if name == WEIGHTS else None)
-        too_for_transformers = moment is not None and ours(setup.args, "checkpoint_format") == "hf"
+        too_for_transformers = moment is not None and setup.args.checkpoint_format == "hf"
         job.size = sum(pack.size for pack in packs.values()) + (packs[OPTIMIZER].size if too_for_transformers else 0)
         job.copy = self._copier(run, packs, parts)
         if too_for_transformers:
@@ -102,7 +101,7 @@ class Capture:
         if model is not None:
             parts[WEIGHTS] = _with_buffers(model[0], moment)
         texts: dict[str, Callable[[], str]] = {}
-        if (arguments := left_out.attempt("config.yaml", lambda: arguments_text(setup.args), None)) is not None:
+        if (arguments := left_out.attempt("config.yaml", lambda: arguments_text(setup.given_args), None)) is not None:
             texts["config.yaml"] = arguments
         if (recipe := setup.hooks().recipe_text()) is not None:
             texts["recipe.yaml"] = lambda: recipe

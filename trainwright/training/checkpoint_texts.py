@@ -14,6 +14,7 @@ from trainwright.checkpoint.left_out import LeftOut
 from trainwright.checkpoint.pack import unstorable, why_unstorable
 from trainwright.checkpoint.states import join_state, split_state
 from trainwright.checkpoint.training_state import SCHEDULE_MORE, more_of_schedule, only_json
+from trainwright.config.arguments import TrainingArguments
 from trainwright.core.state import callback_states
 from trainwright.engines.torch.targets import unwrap
 from trainwright.training.hooks import is_users_own
@@ -41,7 +42,7 @@ class Moment:
     was_ending: bool = False
 
 
-def arguments_text(args: Any) -> Callable[[], str]:
+def arguments_text(args: TrainingArguments) -> Callable[[], str]:
     """The arguments as they are now; writing them as YAML, which takes longer, is left to the call of the answer."""
     frozen = args.to_dict()
 

@@ -24,6 +24,7 @@ from trainwright.checkpoint.sharded import StoredTensors
 from trainwright.checkpoint.states import split_state
 from trainwright.checkpoint.training_state import CALLBACKS, OPTIMIZER, RANDOM, TRAINING
 from trainwright.checkpoint.weights import WEIGHTS, copied_apart, save_weights, stored_once
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.fields import ours
 from trainwright.core.checkpointer import Checkpoint, Checkpointer
 
@@ -82,7 +83,7 @@ class HandingOver:
                 self._scratch = None
 
 
-def handing_over(args: Any, checkpointer: Checkpointer | None) -> HandingOver | None:
+def handing_over(args: TrainingArguments, checkpointer: Checkpointer | None) -> HandingOver | None:
     """What takes checkpoints elsewhere; None where they go to the run directory."""
     if checkpointer is None:
         return None
@@ -90,11 +91,11 @@ def handing_over(args: Any, checkpointer: Checkpointer | None) -> HandingOver | 
     return HandingOver(checkpointer)
 
 
-def refuse_with_checkpointer(args: Any) -> None:
+def refuse_with_checkpointer(args: TrainingArguments) -> None:
     """Arguments that look for checkpoints in the run directory, where there are none."""
     in_run_directory = {
         "load_best_model_at_end": args.load_best_model_at_end,
-        "rewind_on_nonfinite": ours(args, "rewind_on_nonfinite"),
+        "rewind_on_nonfinite": ours(args).rewind_on_nonfinite,
     }
     for name, is_set in in_run_directory.items():
         if is_set:

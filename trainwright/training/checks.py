@@ -8,7 +8,6 @@ from typing import Any
 
 from trainwright.checkpoint.left_out import LeftOut
 from trainwright.checkpoint.optimizer_state import flatten_optimizer
-from trainwright.config.fields import ours
 from trainwright.core.errors import MissingMetricError
 from trainwright.data.own_data import may_ask_the_clock, unknown_in
 from trainwright.data.position import LastBatch, starts_by_index
@@ -96,7 +95,7 @@ def _first_batch(loader: Any) -> _FirstBatch:
 def warn_if_inexact(run: TrainingRun, loader: Any) -> None:
     """Say why a resume of this run will not be exact, where that can be seen; refuse, if exactness is required."""
     setup = run.setup
-    is_required = ours(setup.args, "exact") == "require"
+    is_required = setup.args.exact == "require"
     if not is_required and not may_save_unasked(setup):
         return
     reasons = _reasons_to_be_inexact(run, loader, thoroughly=is_required)

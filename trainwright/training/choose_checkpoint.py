@@ -8,7 +8,6 @@ from pathlib import Path
 from trainwright.checkpoint.directory import all_checkpoints, list_checkpoints, newest_good, put_back, step_of
 from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, verify
 from trainwright.checkpoint.ownership import owner_after_resume
-from trainwright.config.fields import ours
 from trainwright.training.run import TrainingRun
 from trainwright.training.save import claim_run_directory, wants_checkpoints
 from trainwright.training.save_model import run_folder
@@ -19,7 +18,7 @@ logger = logging.getLogger("trainwright")
 
 def resolve_checkpoint(setup: Setup, wanted: str | Path | bool | None) -> Path | None:
     """The verified folder to resume from; ``True``: the newest good one of this run, "auto": if there is one."""
-    if wanted is None and ours(setup.args, "resume") == "auto":
+    if wanted is None and setup.args.resume == "auto":
         wanted = "auto"
     if wanted is None or wanted is False:
         return None

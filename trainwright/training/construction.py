@@ -15,8 +15,10 @@ from trainwright.callbacks.notebook import NotebookCallback, in_notebook
 from trainwright.callbacks.progress import PrinterCallback, ProgressCallback
 from trainwright.callbacks.run_directory import RunDirectoryCallback
 from trainwright.callbacks.tracking import TrackerCallback
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.backends import BACKENDS, place_from_environment
 from trainwright.config.derive import FOREIGN_TRACKERS
+from trainwright.config.enums import IntervalStrategy
 from trainwright.config.fields import ours
 from trainwright.config.profile import parse_profile
 from trainwright.config.warnings import TrainwrightWarning
@@ -75,27 +77,27 @@ def resolve_model(model: nn.Module | None, setup: Setup) -> nn.Module | None:
     return model
 
 
-def with_backend(args: Any, given: Any) -> Any:
+def with_backend(args: TrainingArguments, given: Any) -> Any:
     """``args`` with the backend that a Trainer was given by name; both given and different is an error."""
-    named = ours(args, "backend")
+    named = ours(args).backend
     wanted = given if given is None or isinstance(given, str) else getattr(given, "name", None)
     if named is not None and wanted is not None and named != wanted:
         raise ValueError(f"backend={wanted!r} was given to the Trainer and {named!r} to its arguments: keep one.")
     return args if not isinstance(given, str) or named is not None else dataclasses.replace(args, backend=given)
 
 
-def choose_backend(args: Any, given: Any) -> Any:
+def choose_backend(args: TrainingArguments, given: Any) -> Any:
     """The object that ``backend=`` names, or the one that was given."""
     place = place_from_environment()
     if given is None or isinstance(given, str):
         if place.world_size == 1 and spreads_by_itself(args):
             return DistributedProcesses(*place, communication=args.ddp_backend)
         if place.world_size == 1:
-            if (ours(args, "backend") or "").startswith("ddp"):
+            if (ours(args).backend or "").startswith("ddp"):
                 logger.warning(
                     "backend=%r, but only this one process was started: it trains alone. Start several with "
                     "`torchrun --nproc-per-node=N`.",
-                    ours(args, "backend"),
+                    ours(args).backend,
                 )
             return SingleProcess()
         return DistributedProcesses(*place, communication=args.ddp_backend)
@@ -138,8 +140,8 @@ def refuse_missing_data(setup: Setup) -> None:
     args = setup.args
     if args.eval_strategy != "no" and setup.eval_dataset is None and not _evaluates_by_itself(setup):
         raise ValueError(
-            f"eval_strategy={args.eval_strategy.value!r} (or evaluate_every) needs data: pass eval_dataset=, or set "
-            "eval_strategy='no'."
+            f"eval_strategy={IntervalStrategy(args.eval_strategy).value!r} (or evaluate_every) needs data: pass "
+            "eval_dataset=, or set eval_strategy='no'."
         )
     dataset = setup.train_dataset
     if dataset is not None and not has_length(dataset) and args.max_steps <= 0:
@@ -186,26 +188,26 @@ def _evaluates_by_itself(setup: Setup) -> bool:
     return any(is_users_own(setup.hooks(), name) for name in names)
 
 
-def default_callbacks(args: Any, users: list[Any]) -> list[Any]:
+def default_callbacks(args: TrainingArguments, users: list[Any]) -> list[Any]:
     """The flow, the user's callbacks, then what shows and records: it sees what the user's changed."""
     callbacks: list[Any] = [DefaultFlowCallback(), *users]
     if args.torch_empty_cache_steps is not None:
         callbacks.append(EmptyCacheCallback(args.torch_empty_cache_steps))
-    profile = ours(args, "profile")
+    profile = ours(args).profile
     if profile is not None:
         callbacks.append(ProfileCallback(*parse_profile(profile)))
     callbacks.append(_display(args))
     if args.should_save:
         callbacks.append(RunDirectoryCallback())
     if args.process_index == 0:
-        foreign = [spec for spec in args.report_to if isinstance(spec, str) and spec in FOREIGN_TRACKERS]
+        foreign = [spec for spec in args.report_to or () if isinstance(spec, str) and spec in FOREIGN_TRACKERS]
         if trackers := build_trackers(args):
             callbacks.append(TrackerCallback(trackers, [tracker_name(tracker) for tracker in trackers]))
         callbacks += [foreign_tracker(name) for name in foreign]
     return callbacks
 
 
-def _display(args: Any) -> Any:
+def _display(args: TrainingArguments) -> Any:
     """What shows the run: plain dicts, a page in a notebook, or header, bars and lines."""
     if args.disable_tqdm:
         return PrinterCallback()

@@ -17,7 +17,7 @@ def batch_observer(setup: Setup) -> Callable[[Any], None] | None:
     """A function that counts tokens and FLOPs of each micro-batch, or None when there is nothing to count."""
     per_token = flops_per_token(setup)
     own_flops = is_overridden(setup.hooks(), "floating_point_ops")
-    tokens_wanted = setup.args.include_num_input_tokens_seen
+    tokens_wanted = str(setup.args.include_num_input_tokens_seen)
     if not per_token and not own_flops and tokens_wanted == "no":
         return None
     main_input = getattr(setup.model, "main_input_name", "input_ids")

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.fields import ours
 from trainwright.config.parallel import way_of
 from trainwright.core.callback import listens_to
@@ -81,7 +82,7 @@ FEATURES: dict[str, Feature] = {
     "tf32": Feature("tf32", _argument("tf32"), "it is a switch of torch's: unset it"),
     "zeroed gradients": Feature(
         "set_grads_to_none=False",
-        lambda setup: not ours(setup.args, "set_grads_to_none"),
+        lambda setup: not setup.args.set_grads_to_none,
         "there are no gradients in torch to fill with zeros: leave it out",
     ),
     "liger": Feature("use_liger_kernel", _argument("use_liger_kernel"), "those kernels are torch's: unset it"),
@@ -92,7 +93,7 @@ FEATURES: dict[str, Feature] = {
     ),
     "automatic micro-batches": Feature(
         'micro_batch="auto", auto_find_batch_size',
-        lambda setup: ours(setup.args, "micro_batch") == "auto",
+        lambda setup: setup.args.micro_batch == "auto",
         "its out-of-memory errors cannot be told from others: set micro_batch to a number",
     ),
     "gradients": Feature(
@@ -110,7 +111,7 @@ FEATURES: dict[str, Feature] = {
 
 def refuse_what_the_engine_lacks(setup: Setup) -> None:
     """A ``ValueError`` for the first thing asked for that the engine cannot do."""
-    engine = ours(setup.args, "engine")
+    engine = setup.args.engine
     for name, feature in FEATURES.items():
         if name not in setup.engine.supports and feature.is_wanted(setup):
             raise ValueError(f"engine={engine!r} cannot do this ({feature.words}): {feature.reason}.")
@@ -133,7 +134,7 @@ def in_torch_form(model: Any, setup: Setup) -> Any:
     mindspore = sys.modules.get("mindspore")
     if mindspore is None or not isinstance(model, mindspore.nn.Cell):
         return model
-    if ours(setup.args, "engine") != "mindspore":
+    if setup.args.engine != "mindspore":
         raise ValueError(
             f"{type(model).__name__} is a Cell of MindSpore: train it with TrainingArguments(engine='mindspore')."
         )
@@ -149,9 +150,9 @@ def in_torch_form(model: Any, setup: Setup) -> Any:
     return CellModel(model)
 
 
-def framework_for(args: Any) -> Framework:
+def framework_for(args: TrainingArguments) -> Framework:
     """The framework that ``engine=`` names; imported here, so that nobody else pays for it."""
-    compiles = ours(args, "engine_jit")
+    compiles = ours(args).engine_jit
     if args.engine == "mindspore":
         from trainwright.engines.mindspore.framework import MindSporeFramework
 
@@ -186,6 +187,6 @@ def graph_engine(setup: Setup, **options: Any) -> Any:
         prepare=lambda inputs: setup.hooks()._prepare_inputs(inputs),
         wants_count=lambda: setup.calling.wants_count,
         capture=_capture_for(setup),
-        check=ours(setup.args, "engine_check"),
+        check=setup.args.engine_check,
         **{name: value for name, value in options.items() if name != "training_step"},
     )

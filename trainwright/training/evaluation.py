@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainwright.config.fields import ours
 from trainwright.core.microbatching import MicroBatching
 from trainwright.core.results import EvalLoopOutput, PredictionOutput, speed_metrics
 from trainwright.data.loader import close_loader, data_seed
@@ -165,7 +164,7 @@ def evaluation_loop(
     attach_module(setup)
     loss_only = setup.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
     model = evaluation_model(setup)
-    setup.backend.start(setup.args)
+    setup.backend.start(setup.given_args)
     dataloader = shared_evaluation(dataloader, data_place(setup), data_seed(setup.args))
     setup.callbacks.references["eval_dataloader"] = dataloader
     if is_streaming_metric(setup.compute_metrics) and hasattr(setup.compute_metrics, "to"):
@@ -191,7 +190,7 @@ def evaluation_loop(
         prefix=metric_key_prefix,
         order=getattr(dataloader, "sample_order", None),
         # Processes that run in step cannot cut a batch each as it likes.
-        micro=MicroBatching(automatic=ours(setup.args, "micro_batch") == "auto" and not setup.engine.runs_in_step),
+        micro=MicroBatching(automatic=setup.args.micro_batch == "auto" and not setup.engine.runs_in_step),
         cut=setup.hooks().split_batch,
         sharing=sharing_of(dataloader, data_place(setup)),
         metric_syncs=setup.engine.weights.layout.copies == 1 and adds_up_over_processes(setup.compute_metrics),
@@ -232,7 +231,7 @@ def evaluation_model(setup: Setup) -> nn.Module:
     """The model in evaluation mode; outside training, a half-precision copy where the arguments ask for one."""
     if setup.engine.weights.layout.in_parts and not setup.is_in_train:
         # Before the first training it is still whole, and may not fit like that.
-        setup.backend.start(setup.args)
+        setup.backend.start(setup.given_args)
         setup.engine.weights.spread(setup.model, setup.backend)
     setup.engine.weights.bring(setup.model, setup.args.device)
     model = setup.model_wrapped if setup.is_in_train else setup.model

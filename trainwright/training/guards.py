@@ -7,7 +7,6 @@ from functools import partial
 from trainwright.callbacks.rank_log import RankLogCallback
 from trainwright.callbacks.stragglers import StragglersCallback
 from trainwright.callbacks.watchdog import WatchdogCallback
-from trainwright.config.fields import ours
 from trainwright.training.run import TrainingRun
 from trainwright.training.save_model import run_folder
 from trainwright.training.stop import leave_hanging
@@ -18,13 +17,11 @@ def set_guards(run: TrainingRun) -> None:
     """Let them hear the run's events, also where it goes back to a checkpoint."""
     setup = run.setup
     rank, world_size = setup.backend.rank, setup.backend.world_size
-    seconds, guards = ours(setup.args, "watchdog_seconds"), run.guards
+    seconds, guards = setup.args.watchdog_seconds, run.guards
     if seconds and (setup.args.should_save or world_size > 1):
-        ends, last = ours(setup.args, "watchdog_exit"), partial(leave_hanging, run)
+        ends, last = setup.args.watchdog_exit, partial(leave_hanging, run)
         guards.append(WatchdogCallback(run.events, seconds, ends, rank=rank, world_size=world_size, before_exit=last))
-    check = weight_check(
-        ours(setup.args, "check_weights_every"), setup.engine.weights.layout, setup.backend, run.events
-    )
+    check = weight_check(setup.args.check_weights_every, setup.engine.weights.layout, setup.backend, run.events)
     if check is not None:
         guards.append(check)
     if world_size > 1:

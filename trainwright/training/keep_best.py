@@ -12,6 +12,7 @@ from torch import nn
 
 from trainwright.checkpoint.left_out import in_words
 from trainwright.checkpoint.models import ModelFolder
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.cadence import Every, Moment
 from trainwright.config.registry import suggestion
 from trainwright.config.run_directory import run_directory
@@ -112,7 +113,9 @@ class KeepBest(TrainerCallback, ExportableState):
 
     # ---- events
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if state.global_step == 0:
             # A second train() of the same Trainer is a run of its own.
             self.best, self.times_worse, self._losses_before = None, 0, (0.0, 0)
@@ -129,7 +132,7 @@ class KeepBest(TrainerCallback, ExportableState):
         if self.has_lost_patience:
             control.should_training_stop = True
 
-    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if not self._is_training:
             # Somebody looks at other data; what is kept is decided by the training's own evaluations.
             return
@@ -150,21 +153,27 @@ class KeepBest(TrainerCallback, ExportableState):
             if news and len(self._found) == len(self.metrics):
                 self._judge(sum(self._found.values()) / len(self._found), state, control, kwargs)
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.every is not None:
             self._judge_if_due(self._moment(state), state, control, kwargs)
 
-    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if self.every is not None:
             self._judge_if_due(self._moment(state, epoch_end=True), state, control, kwargs)
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if self.every is not None:
             self._judge_training(state, control, kwargs)
         self._complain_of_missing()
         self._is_training = False
 
-    def on_train_failed(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_failed(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self._is_training = False
 
     def _complain_of_missing(self) -> None:

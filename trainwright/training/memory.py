@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainwright.config.fields import ours
 from trainwright.core.engine import Portion
 from trainwright.core.microbatching import MicroBatching
 from trainwright.data.lengths import sample_lengths
@@ -33,9 +32,10 @@ BATCHES_LOOKED_AT = 4
 
 
 def new_micro_batching(setup: Setup) -> MicroBatching:
-    wanted = ours(setup.args, "micro_batch")
+    wanted = setup.args.micro_batch
     if wanted == "auto":
         return MicroBatching(automatic=True)
+    assert not isinstance(wanted, str)
     if wanted is not None and wanted < setup.args.train_batch_size:
         note_piece_effects(setup)
     return MicroBatching(limit=wanted)

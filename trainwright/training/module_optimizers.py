@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from torch.optim import Optimizer
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.core.module import StepPlan
 from trainwright.engines.torch.joint import ScheduleEntry, natural_interval
 from trainwright.engines.torch.module import Module
@@ -112,7 +113,7 @@ _DESCRIBING = (
 )
 
 
-def note_unused_arguments(args: Any, module: Module) -> None:
+def note_unused_arguments(args: TrainingArguments, module: Module) -> None:
     """Say that the module's own optimizers do not follow the arguments that describe one."""
     if getattr(module, "follows_arguments", False):
         return

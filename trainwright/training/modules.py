@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from trainwright.checkpoint.pack import refuse_unstorable
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.fields import ours
 from trainwright.core.callback import EVENTS
 from trainwright.engines.torch.engine import TorchEngine
@@ -98,7 +99,7 @@ def is_loader(data: Any, what: str) -> bool:
     return isinstance(data, DataLoader)
 
 
-def refuse_with_own_loader(args: Any) -> None:
+def refuse_with_own_loader(args: TrainingArguments) -> None:
     """Arguments by which the Trainer would make batches, where a loader already makes them."""
     given = [name for name in ("max_tokens_per_batch",) if getattr(args, name, None) is not None]
     if getattr(args, "train_sampling_strategy", "random") != "random":
@@ -134,12 +135,12 @@ def _refuse_what_cannot_act(setup: Setup, module: Module) -> None:
         _refuse_in_manual_optimization(args, name)
 
 
-def _refuse_in_manual_optimization(args: Any, name: str) -> None:
+def _refuse_in_manual_optimization(args: TrainingArguments, name: str) -> None:
     cannot = {
         "gradient_accumulation_steps": args.gradient_accumulation_steps > 1,
         "fp16": args.fp16,
-        "micro_batch": ours(args, "micro_batch") is not None,
-        "rewind_on_nonfinite": ours(args, "rewind_on_nonfinite"),
+        "micro_batch": ours(args).micro_batch is not None,
+        "rewind_on_nonfinite": ours(args).rewind_on_nonfinite,
     }
     found = [argument for argument, is_set in cannot.items() if is_set]
     if found:

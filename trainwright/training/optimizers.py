@@ -56,7 +56,7 @@ def create_optimizer(setup: Setup, model: nn.Module | None = None) -> Any:
         chosen = setup.optimizer_cls_and_kwargs
         if chosen is None:
             chosen = chosen_optimizer(setup)
-        groups = None if setup.module is None else setup.module.parameter_groups(setup.args)
+        groups = None if setup.module is None else setup.module.parameter_groups(setup.given_args)
         if groups is not None:
             chosen = (chosen[0], {**chosen[1], "params": groups})
         names = setup.hooks().get_decay_parameter_names(model or setup.model)
@@ -84,19 +84,21 @@ def create_scheduler(setup: Setup, num_training_steps: int, optimizer: Any = Non
     if setup.lr_scheduler is None:
         setup.lr_scheduler = setup.engine.weights.make_schedule(optimizer or setup.optimizer, num_training_steps)
     if setup.lr_scheduler is None:
+        options = setup.args.lr_scheduler_kwargs
+        assert not isinstance(options, str)
         setup.lr_scheduler = build_scheduler(
             setup.args.lr_scheduler_type,
             optimizer or setup.optimizer,
             warmup_steps=setup.args.get_warmup_steps(num_training_steps),
             total_steps=num_training_steps,
-            kwargs=setup.args.lr_scheduler_kwargs,
+            kwargs=options,
         )
     return setup.lr_scheduler
 
 
 def chosen_optimizer(setup: Setup) -> tuple[Any, dict[str, Any]]:
     if is_overridden(setup.hooks(), "get_optimizer_cls_and_kwargs"):
-        return setup.hooks().get_optimizer_cls_and_kwargs(setup.args, setup.model)
+        return setup.hooks().get_optimizer_cls_and_kwargs(setup.given_args, setup.model)
     return optimizer_class_and_kwargs(setup.args, setup.model, setup.total_steps)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.core.backend import Backend
 from trainwright.data.loader import has_length
 
@@ -25,12 +26,12 @@ class TrainingPlan:
     samples: int
 
 
-def total_train_batch_size(args: Any) -> int:
+def total_train_batch_size(args: TrainingArguments) -> int:
     """Samples per optimizer step over all devices."""
     return args.train_batch_size * args.gradient_accumulation_steps * args.data_processes
 
 
-def plan_training(args: Any, loader: Any, count_examples: Callable[[Any], int]) -> TrainingPlan:
+def plan_training(args: TrainingArguments, loader: Any, count_examples: Callable[[Any], int]) -> TrainingPlan:
     """Turn ``max_steps`` or ``num_train_epochs`` and the loader's length into a plan."""
     if not has_length(loader):
         return _plan_for_stream(args)
@@ -69,7 +70,7 @@ def _epoch_sizes(loader: Any) -> Any:
     return getattr(getattr(loader, "batch_sampler", None), "batches_in_epoch", None)
 
 
-def _steps_of_epochs(loader: Any, args: Any, steps_per_epoch: int) -> int:
+def _steps_of_epochs(loader: Any, args: TrainingArguments, steps_per_epoch: int) -> int:
     sizes = _epoch_sizes(loader)
     if sizes is None:
         return math.ceil(args.num_train_epochs * steps_per_epoch)
@@ -80,7 +81,7 @@ def _steps_of_epochs(loader: Any, args: Any, steps_per_epoch: int) -> int:
     return steps
 
 
-def _plan_for_stream(args: Any) -> TrainingPlan:
+def _plan_for_stream(args: TrainingArguments) -> TrainingPlan:
     if args.max_steps <= 0:
         raise ValueError("The training data has no length, so max_steps must say how long to train: set max_steps=...")
     samples = args.max_steps * total_train_batch_size(args)

@@ -23,7 +23,7 @@ def watch_generators(setup: Setup) -> None:
     # Callbacks often hold the Trainer, which leads to everything.
     data = (setup.train_dataset, setup.eval_dataset, setup.data_collator, setup.processing_class)
     setup.engine.own_generators.watch(
-        partial(own_roots, setup), iterators=False, passed_by=(setup.hooks(), setup, setup.args, *data)
+        partial(own_roots, setup), iterators=False, passed_by=(setup.hooks(), setup, setup.given_args, *data)
     )
 
 

@@ -98,7 +98,7 @@ def use_recipes_epochs(setup: Setup) -> None:
             plural(epochs, "epoch"),
             setup.args.num_train_epochs,
         )
-        setup.args = dataclasses.replace(setup.args, num_train_epochs=epochs)
+        setup.take_arguments(dataclasses.replace(setup.given_args, num_train_epochs=epochs))
 
 
 def recipe_epochs(setup: Setup) -> float:
@@ -249,7 +249,7 @@ def recipe_text(setup: Setup) -> str | None:
 
     recipe = setup.recipe
     if setup.metadata_args:
-        recipe = with_metadata(recipe, metadata_from(setup.metadata_args, setup.args))
+        recipe = with_metadata(recipe, metadata_from(setup.metadata_args, setup.given_args))
     return write_recipe(recipe)
 
 

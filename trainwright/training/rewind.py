@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from trainwright.callbacks.run_directory import keep_logged
 from trainwright.checkpoint.directory import newest_good
-from trainwright.config.fields import ours
 from trainwright.core.errors import NonFiniteError
 from trainwright.core.run import Rewind
 from trainwright.training.build import fill
@@ -22,7 +21,7 @@ def go_back(run: TrainingRun, wanted: Rewind) -> None:
     checkpoint = setup.backend.gather(found)[0]
     if checkpoint is None or run.last_rewind == (checkpoint, wanted.step):
         # Nowhere to go, or the same place twice: leaving out batches did not help.
-        raise NonFiniteError(wanted.step, ours(setup.args, "max_nonfinite_steps") or 1)
+        raise NonFiniteError(wanted.step, setup.args.max_nonfinite_steps or 1)
     run.last_rewind = (checkpoint, wanted.step)
     run.left_out += wanted.batches
     setup.hooks()._load_from_checkpoint(checkpoint)

@@ -11,7 +11,6 @@ from trainwright.checkpoint.identity import Owner, RunIdentity
 from trainwright.checkpoint.ownership import claim
 from trainwright.checkpoint.saver import SaveJob, Saver
 from trainwright.checkpoint.weights import WEIGHTS
-from trainwright.config.fields import ours
 from trainwright.config.intervals import SAVE, cadence
 from trainwright.core.callback import listens_to
 from trainwright.core.events import RunEvents
@@ -67,7 +66,7 @@ def save_checkpoint(run: TrainingRun) -> None:
         note_best_folder(setup)
         return
     moment = None if setup.args.save_only_model else Moment(random, position)
-    aside = ours(setup.args, "save_in_background") and setup.checkpointer is None and not save_is_awaited(setup)
+    aside = setup.args.save_in_background and setup.checkpointer is None and not save_is_awaited(setup)
     write_moment(run, moment, background=aside)
     run.saved_moment = moment_key(run)
 
@@ -123,7 +122,7 @@ def rotate_checkpoints(run: TrainingRun, written: Path) -> None:
         setup.args.save_total_limit,
         written,
         setup.state.best_model_checkpoint,
-        keep_every=ours(setup.args, "keep_every"),
+        keep_every=setup.args.keep_every,
     )
     for path in gone:
         logger.info("Deleted %s (save_total_limit=%s).", path.name, setup.args.save_total_limit)
@@ -153,7 +152,7 @@ def moment_key(run: TrainingRun) -> tuple[Any, ...]:
 
 def may_save_unasked(setup: Setup, kind: str | None = None) -> bool:
     """Whether checkpoints are wanted at all or, where something ends the run, for that ``kind`` of end."""
-    wanted = wants_checkpoints(setup) or kind in (ours(setup.args, "rescue_on") or ())
+    wanted = wants_checkpoints(setup) or kind in (setup.args.rescue_on or ())
     takes_part = setup.args.should_save or setup.writers is not None or setup.engine.weights.layout.gathered_to_save
     return wanted and takes_part and not setup.args.save_only_model
 

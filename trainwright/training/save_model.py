@@ -60,7 +60,7 @@ def write_model(
 def save_beside(setup: Setup, folder: Path) -> None:
     """What a saved model has besides weights and configuration."""
     setup.hooks().save_processor(folder)
-    (folder / "config.yaml").write_text(arguments_text(setup.args)(), encoding="utf-8")
+    (folder / "config.yaml").write_text(arguments_text(setup.given_args)(), encoding="utf-8")
     write_recipe_files(folder, setup.hooks().recipe_text(), setup.gathered_recipe_state or state_file(setup.modifiers))
 
 
@@ -74,7 +74,7 @@ def shared_writers(setup: Setup) -> Together | None:
     if not setup.engine.weights.layout.in_parts:
         return None
     if setup.writers is None:
-        setup.backend.start(setup.args)
+        setup.backend.start(setup.given_args)
         setup.writers = Together(setup.args.ddp_timeout)
     return setup.writers
 

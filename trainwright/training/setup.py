@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from torch import Tensor, nn
 
 from trainwright.checkpoint.together import Together
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.backends import Place
 from trainwright.config.fields import ours
 from trainwright.core.backend import Backend
@@ -76,7 +77,9 @@ class Setup:
 
     #: The Trainer, for its methods that users may override; weak, so that one that is let go takes its memory along.
     hooks: Callable[[], Any]
-    args: Any = _LATER
+    #: What was set about training, and the same object as the user gave it: a subclass may use our names otherwise.
+    args: TrainingArguments = _LATER
+    given_args: TrainingArguments = _LATER
     #: None only until ``fit`` is given one.
     model: nn.Module = _LATER
     model_wrapped: nn.Module = _LATER
@@ -155,15 +158,19 @@ class Setup:
     piece_effects_were_noted: bool = False
     own_step_was_noted: bool = False
 
+    def take_arguments(self, args: TrainingArguments) -> None:
+        """Go by other arguments from now on."""
+        self.given_args, self.args = args, ours(args)
+
     def fire(self, event: str, **kwargs: Any) -> None:
         """Tell the listeners of ``event``; they may set switches on the control."""
         if self.callbacks.heard[event]:
-            self.callbacks.call_event(event, self.args, self.state, self.control, **kwargs)
+            self.callbacks.call_event(event, self.given_args, self.state, self.control, **kwargs)
 
 
 def data_place(setup: Setup) -> Place:
     """Whose part of the data this process has: processes that compute layers together have the same."""
-    together = ours(setup.args, "tensor_parallel_size")
+    together = setup.args.tensor_parallel_size
     backend = setup.backend
     return Place(backend.rank // together, backend.local_rank, backend.world_size // together)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from torch import nn
 
-from trainwright.config.fields import ours
 from trainwright.core.callback import CallbackHandler
 from trainwright.data.order import mixed_seed
 from trainwright.engines.torch.engine import TorchEngine
@@ -83,14 +82,14 @@ def build_engine(setup: Setup) -> None:
         training_step=partial(train_by_hand, setup) if by_hand else partial(train_on, setup),
         count_targets=partial(count_targets, setup),
         backend=setup.backend,
-        set_grads_to_none=ours(setup.args, "set_grads_to_none"),
+        set_grads_to_none=setup.args.set_grads_to_none,
         strategy=strategy,
     )
     refuse_what_the_engine_lacks(setup)
 
 
 def make_engine(setup: Setup, **options: Any) -> TorchEngine:
-    if ours(setup.args, "engine") == "torch":
+    if setup.args.engine == "torch":
         return engine_class(setup)(**options)
     return graph_engine(setup, **options)
 
@@ -115,7 +114,7 @@ def adopt_another_model(setup: Setup, model: nn.Module) -> None:
     setup.hooks().create_accelerator_and_postprocess()
     setup.callbacks.references["model"] = setup.model
     if callable(heard := getattr(setup.module, "on_init_end", None)):
-        heard(setup.args, setup.state, setup.control, **setup.callbacks.references)
+        heard(setup.given_args, setup.state, setup.control, **setup.callbacks.references)
 
 
 def spread_model(setup: Setup, called: nn.Module, checkpoint: Path | None) -> None:
@@ -133,7 +132,7 @@ def spread_model(setup: Setup, called: nn.Module, checkpoint: Path | None) -> No
 
 def seed_everything(setup: Setup) -> None:
     # Processes must not draw the same dropout masks for their different samples.
-    rank = setup.args.process_index // ours(setup.args, "tensor_parallel_size")
+    rank = setup.args.process_index // setup.args.tensor_parallel_size
     seed = setup.args.seed if rank == 0 else mixed_seed(setup.args.seed, rank)
     (enable_full_determinism if setup.args.full_determinism else set_seed)(seed)
 

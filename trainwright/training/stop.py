@@ -10,7 +10,6 @@ from functools import partial
 
 from trainwright.callbacks.flow import DefaultFlowCallback, seconds
 from trainwright.checkpoint.directory import checkpoint_path, list_checkpoints
-from trainwright.config.fields import ours
 from trainwright.core.children import kill_children
 from trainwright.core.errors import Preempted
 from trainwright.core.marker import mark_preempted
@@ -66,7 +65,7 @@ def stop_early(run: TrainingRun, stop: Stopped) -> None:
         raise not_saved(run, f"was stopped by {stop.reason}")
     if stop.by_keyboard:
         raise KeyboardInterrupt
-    code = ours(setup.args, "preempted_exit_code")
+    code = setup.args.preempted_exit_code
     if setup.args.should_save:
         name = None if saved is None else saved.name
         mark_preempted(run_folder(setup), reason=stop.reason, step=setup.state.global_step, checkpoint=name, code=code)
@@ -85,7 +84,7 @@ def pass_the_deadline(run: TrainingRun) -> None:
         save_last_boundary_aside(run, "The step takes too long")
         return
     # The first step: compiling, or waiting for data. Nothing was done yet, so there is nothing to wait for.
-    code = ours(setup.args, "preempted_exit_code")
+    code = setup.args.preempted_exit_code
     step, reason = setup.state.global_step, run.stops.reason
     run.events.record(
         "stopped",

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.fields import ours
 from trainwright.config.parallel import sharding_of, way_of, without_effect
 from trainwright.config.warnings import TrainwrightWarning
@@ -49,7 +50,7 @@ def _why_afterwards(setup: Setup, *, by_hand: bool) -> str | None:
     """None, or why DistributedDataParallel cannot sum gradients while a backward pass runs."""
     if by_hand:
         return "the Module optimizes by hand"
-    if ours(setup.args, "micro_batch") == "auto":
+    if setup.args.micro_batch == "auto":
         return 'micro_batch="auto" may have to do a step again'
     for modifier in setup.modifiers:
         if modifier.changes_graph or modifier.changes_structure or modifier.needs_whole_tensors:
@@ -80,7 +81,7 @@ def _sharded(setup: Setup, *, by_hand: bool) -> Strategy:
             "checkpointer= is given whole checkpoints, and with FSDP no process has one: leave it out, or use "
             "backend='ddp'."
         )
-    if ours(args, "checkpoint_format") == "hf":
+    if ours(args).checkpoint_format == "hf":
         raise ValueError(
             "checkpoint_format='hf' needs the whole optimizer in one place, and FSDP has it in parts: leave it out; "
             "from_pretrained reads the model of these checkpoints too."
@@ -102,7 +103,7 @@ def _sharded(setup: Setup, *, by_hand: bool) -> Strategy:
         half=torch.bfloat16 if args.bf16 else None,
         seed=args.seed,
         compile_block=partial(_compile, args=args) if args.torch_compile else None,
-        tensors=ours(args, "tensor_parallel_size"),
+        tensors=ours(args).tensor_parallel_size,
     )
 
 
@@ -137,11 +138,11 @@ def refuse_for_strategy(setup: Setup) -> None:
             )
 
 
-def _compile(block: nn.Module, args: Any) -> None:
+def _compile(block: nn.Module, args: TrainingArguments) -> None:
     block.compile(backend=args.torch_compile_backend or "inductor", mode=args.torch_compile_mode)
 
 
-def spreads_by_itself(args: Any) -> bool:
+def spreads_by_itself(args: TrainingArguments) -> bool:
     """Whether the strategy brings the model to the device, part by part: whole it may not fit."""
     return way_of(args) in ("fsdp", "deepspeed")
 

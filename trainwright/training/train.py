@@ -7,7 +7,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-from trainwright.config.fields import ours
 from trainwright.core.errors import StopRequested
 from trainwright.core.marker import clear_marker
 from trainwright.core.module import StepPlan
@@ -51,7 +50,7 @@ def new_run(setup: Setup, trial: Any, ignored_outputs: list[str] | None) -> Trai
     if setup.args.eval_strategy != "no":
         use_own_eval_data(setup)
     refuse_missing_data(setup)
-    setup.backend.start(setup.args)
+    setup.backend.start(setup.given_args)
     run = open_saving(setup, TrainingActions())
     run.ignored_outputs = ignored_outputs
     return run
@@ -143,12 +142,12 @@ def _train_to_the_end(run: TrainingRun, checkpoint: Path | None) -> None:
 
 def _stop_requests(run: TrainingRun) -> StopRequests:
     setup = run.setup
-    hours = ours(setup.args, "max_hours")
+    hours = setup.args.max_hours
     not_alone = setup.backend.world_size > 1 or setup.engine.weights.layout.gathered_to_save
     return StopRequests(
-        handle_signals=ours(setup.args, "handle_signals"),
+        handle_signals=setup.args.handle_signals,
         max_seconds=None if hours is None else hours * 3600,
-        deadline=ours(setup.args, "preemption_deadline"),
+        deadline=setup.args.preemption_deadline,
         # Alone, a process does not know the random numbers of the others.
         on_deadline=None if not_alone else lambda: pass_the_deadline(run),
         instead_of=setup.answering,

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.core.backend import Backend
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.errors import DivergedError
@@ -26,10 +27,12 @@ class WeightCheck(TrainerCallback):
         self._every, self._backend, self._events = every, backend, events
         self._agreed_at: int | None = None
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self._agreed_at = state.global_step
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step % self._every:
             return
         named = dict(unwrap(kwargs["model"]).named_parameters())

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from trainwright.checkpoint.optimizer_state import MORE, SHARED, is_more, split_name
+from trainwright.config.arguments import TrainingArguments
 from trainwright.core.callback import TrainerCallback
+from trainwright.core.state import TrainerControl, TrainerState
 
 #: State that has its parameter's shape; others (Adafactor's rows and columns) have shapes of their own.
 _FULL_SIZE = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg", "sum", "exp_inf"}
@@ -170,8 +172,10 @@ class LoaderDraws(TrainerCallback):
     loaders leave it alone.
     """
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         draw_as_a_loader_does()
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         draw_as_a_loader_does()

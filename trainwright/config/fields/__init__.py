@@ -1,8 +1,11 @@
 """The fields of ``TrainingArguments``, one small dataclass per topic."""
 
+from __future__ import annotations
+
 from argparse import SUPPRESS
 from dataclasses import MISSING, dataclass, field
-from typing import Any, cast
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
 
 from trainwright.config.fields.batch import BatchFields
 from trainwright.config.fields.data import DataFields
@@ -19,6 +22,9 @@ from trainwright.config.fields.removed import RemovedFields
 from trainwright.config.fields.saving import SavingFields
 from trainwright.config.fields.schedule import ScheduleFields
 from trainwright.config.fields.survival import SurvivalFields
+
+if TYPE_CHECKING:
+    from trainwright.config.arguments import TrainingArguments
 
 # Dataclasses collect fields from the last base to the first, so this list reads backwards: saving comes out first.
 TOPICS = (
@@ -72,13 +78,42 @@ def is_ours(args: Any, name: str) -> bool:
     return name not in _NATIVE or type(args).__dataclass_fields__[name] is AllFields.__dataclass_fields__[name]
 
 
-def ours(args: Any, name: str) -> Any:
-    """The value of one of our native arguments, or its default where a subclass uses the name for something else."""
-    own = getattr(type(args), "__dataclass_fields__", {}).get(name)
-    spec = AllFields.__dataclass_fields__[name]
-    if own is spec or (own is None and hasattr(args, name)):
-        return getattr(args, name)
-    return spec.default if spec.default is not MISSING else cast(Any, spec.default_factory)()
+def ours(args: Any) -> TrainingArguments:
+    """Arguments of any class, with our names in them: typed, and read through to the live object.
+
+    Where a subclass uses one of our native names for something else, or somebody else's arguments do not have it, it
+    has its default.
+
+    >>> from types import SimpleNamespace
+    >>> args = ours(SimpleNamespace(logging_steps=5))
+    >>> args.logging_steps, args.preempted_exit_code
+    (5, 75)
+    """
+    return args if _has_all_names(type(args)) else cast(Any, _View(args))
+
+
+@cache
+def _has_all_names(kind: type) -> bool:
+    fields = getattr(kind, "__dataclass_fields__", {})
+    return all(fields.get(name) is AllFields.__dataclass_fields__[name] for name in _NATIVE)
+
+
+class _View:
+    """Somebody's arguments, seen with our native names."""
+
+    def __init__(self, args: Any) -> None:
+        self.__dict__["_args"] = args
+
+    def __getattr__(self, name: str) -> Any:
+        args = self.__dict__["_args"]
+        known = getattr(type(args), "__dataclass_fields__", {}).get(name)
+        spec = AllFields.__dataclass_fields__.get(name)
+        if name not in _NATIVE or spec is None or known is spec or (known is None and hasattr(args, name)):
+            return getattr(args, name)
+        return spec.default if spec.default is not MISSING else cast(Any, spec.default_factory)()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.__dict__["_args"], name, value)
 
 
 __all__ = ["TOPICS", "AllFields", "is_ours", "ours"]

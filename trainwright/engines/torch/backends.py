@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.fields import ours
 from trainwright.core.children import end_with_parent
 from trainwright.engines.torch.meeting import store_of_this_attempt
@@ -36,7 +37,7 @@ class SingleProcess:
     rank = local_rank = 0
     world_size = 1
 
-    def start(self, args: Any) -> None: ...
+    def start(self, args: TrainingArguments) -> None: ...
 
     def share(self, tensors: Iterable[Tensor]) -> None: ...
 
@@ -73,9 +74,9 @@ class DistributedProcesses(SingleProcess):
         #: For what is in main memory, where the group itself only moves what is on devices.
         self._host: Any = None
 
-    def start(self, args: Any) -> None:
+    def start(self, args: TrainingArguments) -> None:
         self._device = args.device
-        if "TORCHELASTIC_RUN_ID" in os.environ and ours(args, "handle_signals"):
+        if "TORCHELASTIC_RUN_ID" in os.environ and ours(args).handle_signals:
             # torchrun that is killed would leave its processes behind, which would go on in a folder of others.
             end_with_parent(signal.SIGTERM)
         if not dist.is_initialized():
@@ -83,7 +84,7 @@ class DistributedProcesses(SingleProcess):
         if self._host is None and not _moves_host_memory():
             self._host = dist.new_group(backend="gloo", timeout=timedelta(seconds=args.ddp_timeout))
 
-    def _start_group(self, args: Any) -> None:
+    def _start_group(self, args: TrainingArguments) -> None:
         if self.world_size == 1:
             # One process that shards all the same, on one GPU say: there is nobody to find.
             dist.init_process_group(self._chosen(), store=dist.HashStore(), rank=0, world_size=1)

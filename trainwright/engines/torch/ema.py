@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.state import TrainerControl, TrainerState
 
@@ -42,7 +43,9 @@ class EMACallback(TrainerCallback):
         self._model: nn.Module | None = None
         self._followed: dict[str, Tensor] = {}
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if self.use_at_end and args.load_best_model_at_end:
             raise ValueError(
                 "EMACallback(use_at_end=True) and load_best_model_at_end=True both decide the final weights: keep one."
@@ -60,7 +63,9 @@ class EMACallback(TrainerCallback):
         self._model, self._followed = model, _tracked(model)
         self._pairs = _Pairs(model, self._averages)
 
-    def on_parameters_replaced(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_parameters_replaced(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self.replaced(kwargs["replaced"])
 
     def replaced(self, mapping: dict[Any, tuple[Any, Any]]) -> None:
@@ -78,7 +83,9 @@ class EMACallback(TrainerCallback):
         self._averages = averages
         self._follow(self._model)
 
-    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         # The step is counted after this event.
         if state.global_step < self.start_step:
             self._pairs.copy()
@@ -91,7 +98,9 @@ class EMACallback(TrainerCallback):
                 if name in self._averages:
                     self._averages[name].mul_(mask)
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if self.use_at_end:
             _write(self._averages, _tracked(kwargs["model"]))
         self._model, self._followed = None, {}

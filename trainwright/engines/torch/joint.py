@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from trainwright.config.arguments import TrainingArguments
+from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.engines.torch.nonfinite import skips_on_device
 from trainwright.engines.torch.schedules import needs_metric
 
@@ -201,7 +203,9 @@ class EpochScheduleCallback:
     def __init__(self, schedule: JointSchedule, epoch_is_whole: Callable[[], bool]) -> None:
         self._schedule, self._epoch_is_whole = schedule, epoch_is_whole
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if self._epoch_is_whole():
             self._schedule.end_epoch()
 

@@ -12,14 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.engines.torch.module import Module, main_model
 from trainwright.engines.torch.targets import base_model
 
 logger = logging.getLogger("trainwright")
 
 
-def enable_gradient_checkpointing(model: nn.Module, kwargs: dict[str, Any] | None) -> None:
-    """Recompute activations in the backward pass instead of keeping them."""
+def enable_gradient_checkpointing(model: nn.Module, kwargs: dict[str, Any] | str | None) -> None:
+    """Recompute activations in the backward pass instead of keeping them; text has become a dict when it was read."""
     enable = getattr(model, "gradient_checkpointing_enable", None)
     if not callable(enable):
         raise ValueError(
@@ -56,14 +57,14 @@ def add_neftune(model: nn.Module, alpha: float) -> Any:
     return embeddings.register_forward_hook(noisy)
 
 
-def compiled(model: nn.Module, args: Any) -> nn.Module:
+def compiled(model: nn.Module, args: TrainingArguments) -> nn.Module:
     """``model`` through torch.compile, as the arguments say."""
     wrapped: Any = torch.compile(model, backend=args.torch_compile_backend or "inductor", mode=args.torch_compile_mode)
     return wrapped
 
 
 @contextmanager
-def compiled_in_place(module: Module, args: Any) -> Iterator[None]:
+def compiled_in_place(module: Module, args: TrainingArguments) -> Iterator[None]:
     """``module.model`` through torch.compile for a while: step methods go on calling it by its name."""
     network = main_model(module)
     if network is module:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.coerce import plain_value
 from trainwright.config.enums import OptimizerNames
 from trainwright.engines.torch import optim_extra, optim_own
@@ -51,7 +52,9 @@ def decay_parameter_names(model: nn.Module) -> list[str]:
     ]
 
 
-def parameter_groups(model: nn.Module, args: Any, decay_names: Iterable[str] | None = None) -> list[dict[str, Any]]:
+def parameter_groups(
+    model: nn.Module, args: TrainingArguments, decay_names: Iterable[str] | None = None
+) -> list[dict[str, Any]]:
     """Two groups, with and without weight decay; one where nothing decays, since each costs its own kernels."""
     decays = set(decay_parameter_names(model) if decay_names is None else decay_names)
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -82,7 +85,7 @@ def parse_optim_args(text: str | Mapping[str, Any] | None) -> dict[str, Any]:
 class Request:
     """What is asked for; ``options`` shrinks as handlers take what they know."""
 
-    args: Any
+    args: TrainingArguments
     model: nn.Module | None
     options: dict[str, Any] = field(default_factory=dict)
     total_steps: int | None = None
@@ -237,7 +240,7 @@ _NATIVE: dict[str, Callable[[Request], ClassAndKwargs]] = {
 
 
 def optimizer_class_and_kwargs(
-    args: Any, model: nn.Module | None = None, total_steps: int | None = None
+    args: TrainingArguments, model: nn.Module | None = None, total_steps: int | None = None
 ) -> ClassAndKwargs:
     """The class behind ``args.optim`` and what to build it with.
 
@@ -251,7 +254,7 @@ def optimizer_class_and_kwargs(
 
 def build_optimizer(
     model: nn.Module,
-    args: Any,
+    args: TrainingArguments,
     cls_and_kwargs: ClassAndKwargs | None = None,
     *,
     decay_names: Iterable[str] | None = None,

@@ -7,11 +7,13 @@ from typing import Any
 
 import torch
 
+from trainwright.config.arguments import TrainingArguments
+
 
 class Precision:
     """How the arithmetic of one run is done: fp32, bf16 or fp16 autocast, and the scaler that fp16 needs."""
 
-    def __init__(self, args: Any, device: torch.device, *, casts: bool = True) -> None:
+    def __init__(self, args: TrainingArguments, device: torch.device, *, casts: bool = True) -> None:
         self.device_type = device.type
         dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
         self.dtype = dtype if casts else None
@@ -30,12 +32,12 @@ class Precision:
 _NOTHING: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
 
-def full_eval_dtype(args: Any) -> torch.dtype | None:
+def full_eval_dtype(args: TrainingArguments) -> torch.dtype | None:
     """The half format in which a model is evaluated outside training, if asked for."""
     return torch.float16 if args.fp16_full_eval else torch.bfloat16 if args.bf16_full_eval else None
 
 
-def half_evaluation(args: Any, *, active: bool) -> contextlib.AbstractContextManager[Any]:
+def half_evaluation(args: TrainingArguments, *, active: bool) -> contextlib.AbstractContextManager[Any]:
     """Context in which a model cast to half precision takes inputs that are not."""
     dtype = full_eval_dtype(args) if active else None
     return _NOTHING if dtype is None else torch.autocast(args.device.type, dtype=dtype)

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.run_directory import run_directory
 from trainwright.core.callback import TrainerCallback
+from trainwright.core.state import TrainerControl, TrainerState
 
 logger = logging.getLogger("trainwright")
 
@@ -19,7 +21,7 @@ class EmptyCacheCallback(TrainerCallback):
     def __init__(self, steps: int) -> None:
         self.steps = steps
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step % self.steps == 0:
             torch.accelerator.memory.empty_cache() if torch.accelerator.is_available() else None
 
@@ -35,7 +37,9 @@ class ProfileCallback(TrainerCallback):
         self.first, self.last = first, last
         self._profiler: Any = None
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         if state.global_step + 1 != self.first:
             return
         activities = [torch.profiler.ProfilerActivity.CPU]
@@ -47,15 +51,17 @@ class ProfileCallback(TrainerCallback):
         )
         self._profiler.start()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step == self.last:
             self._write(args)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         # The run was shorter than the window: what there is is still worth having.
         self._write(args)
 
-    def _write(self, args: Any) -> None:
+    def _write(self, args: TrainingArguments) -> None:
         if self._profiler is None:
             return
         folder = run_directory(args) / "profile"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.fields import ours
 from trainwright.config.parallel import Sharding, is_on, sharding_of
 from trainwright.engines.torch.losses import loss_of
@@ -73,7 +74,7 @@ class Estimate:
 
 def estimate_memory(
     model: nn.Module,
-    args: Any,
+    args: TrainingArguments,
     batch: Any,
     *,
     gpus: int = 1,
@@ -106,7 +107,7 @@ def estimate_memory(
 
 
 class _Estimator:
-    def __init__(self, model: nn.Module, args: Any, batch: Any, gpus: int, loss: Loss) -> None:
+    def __init__(self, model: nn.Module, args: TrainingArguments, batch: Any, gpus: int, loss: Loss) -> None:
         self.model, self.args, self.gpus, self.loss = model, args, gpus, loss
         self.half = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
         self.pieces, self.batch = _micro_batch(args, batch)
@@ -247,9 +248,9 @@ def _most(*moments: dict[str, int]) -> dict[str, int]:
     return max(moments, key=lambda parts: sum(parts.values()))
 
 
-def _micro_batch(args: Any, batch: Any) -> tuple[int, Any]:
+def _micro_batch(args: TrainingArguments, batch: Any) -> tuple[int, Any]:
     """How many of them a step has (at least), and what runs at once."""
-    pieces, rows, limit = args.gradient_accumulation_steps, count_rows(batch), ours(args, "micro_batch")
+    pieces, rows, limit = args.gradient_accumulation_steps, count_rows(batch), ours(args).micro_batch
     if isinstance(limit, int) and limit < rows:
         return pieces * -(-rows // limit), tree_map(
             lambda value: value[:limit] if isinstance(value, Tensor) and value.ndim else value, batch

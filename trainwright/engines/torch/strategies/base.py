@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.core.backend import Backend
 from trainwright.core.layout import Layout
 from trainwright.engines.torch.precision import Precision
@@ -48,7 +49,7 @@ class Strategy:
             copies=self.copies,
         )
 
-    def precision(self, args: Any) -> Precision:
+    def precision(self, args: TrainingArguments) -> Precision:
         """What a model computes in that is spread like this."""
         return Precision(args, args.device, casts=not self.casts_by_itself)
 

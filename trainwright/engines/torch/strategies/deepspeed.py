@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.deepspeed import resolved, schedule_of, stage_of, with_width
 from trainwright.config.refused_versions import refuse_wrong_gradients
 from trainwright.core.backend import Backend
@@ -40,7 +41,7 @@ _ELEMENTWISE = (
 )
 
 
-def deepspeed_strategy(args: Any) -> Strategy:
+def deepspeed_strategy(args: TrainingArguments) -> Strategy:
     """The strategy that ``deepspeed=`` or ``backend="deepspeed"`` asks for."""
     config = resolved(args)
     # Where it is not installed, that is said when a training begins.
@@ -92,7 +93,7 @@ class ZeroStrategy(Strategy):
     name = "deepspeed"
     runs_in_step = sums_in_backward = updates_by_itself = gathers_to_save = True
 
-    def __init__(self, config: dict[str, Any], args: Any) -> None:
+    def __init__(self, config: dict[str, Any], args: TrainingArguments) -> None:
         self.config, self.stage = config, stage_of(config)
         self.empties_parameters = self.stage == 3
         self.casts_by_itself = bool(config["bf16"]["enabled"])
