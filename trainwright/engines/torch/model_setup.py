@@ -27,6 +27,7 @@ def enable_gradient_checkpointing(model: nn.Module, kwargs: dict[str, Any] | str
             f"gradient_checkpointing=True, but {type(model).__name__} has no gradient_checkpointing_enable(): define "
             "it (wrap blocks in torch.utils.checkpoint.checkpoint), or set gradient_checkpointing=False."
         )
+    assert not isinstance(kwargs, str)
     options = dict(kwargs or {})
     own = {name: options.pop(name) for name in ("every_n_layers", "offload") if name in options}
     # The reentrant variant needs inputs that require gradients and runs hooks twice; torch advises against it.
