@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+
+from trainwright import TrainingArguments
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "mat", "a", "big", "small", "red", "##s", "##ing", "blue", "tree"]
 
@@ -44,26 +46,20 @@ def tokenizer(make_tokenizer: Callable[..., Any]) -> Any:
     return make_tokenizer()
 
 
+@dataclass
+class InProcess(TrainingArguments):
+    """As the process of a number that is given."""
+
+    number: int = 0
+
+    @property
+    def process_index(self) -> int:
+        return self.number
+
+
 @pytest.fixture
-def make_args() -> Callable[..., Any]:
-    def make(**changes: Any) -> Any:
-        values: dict[str, Any] = {
-            "dataloader_num_workers": 0,
-            "dataloader_pin_memory": True,
-            "dataloader_persistent_workers": False,
-            "dataloader_prefetch_factor": None,
-            "dataloader_drop_last": False,
-            "dataloader_multiprocessing_context": None,
-            "dataloader_in_order": True,
-            "train_sampling_strategy": "random",
-            "length_column_name": "length",
-            "per_device_eval_batch_size": 4,
-            "gradient_accumulation_steps": 1,
-            "max_tokens_per_batch": None,
-            "process_index": 0,
-            "data_seed": None,
-            "seed": 42,
-        }
-        return SimpleNamespace(**{**values, **changes})
+def make_args() -> Callable[..., TrainingArguments]:
+    def make(**changes: Any) -> TrainingArguments:
+        return InProcess("out", per_device_eval_batch_size=4, **changes)
 
     return make

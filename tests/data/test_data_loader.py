@@ -160,7 +160,7 @@ def test_workers_draw_by_seed_epoch_and_worker(make_args: MakeArgs) -> None:
     everything = torch.cat([first, drawn(2), drawn(1, seed=1)]).flatten()
     assert len(everything.unique()) == everything.numel()
     # A sample is the same in whichever process it comes.
-    assert torch.equal(first, drawn(1, process_index=1))
+    assert torch.equal(first, drawn(1, number=1))
 
 
 def test_no_sample_of_the_skipped_batches_is_read(make_args: MakeArgs) -> None:

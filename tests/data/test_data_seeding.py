@@ -96,7 +96,7 @@ def test_workers_change_no_random_number(make_args: MakeArgs, kind: type[Augment
     assert len(set(numbers)) == len(numbers)
     assert alone != batches(0, seed=1)
     # A sample is the same in whichever process it comes.
-    assert alone == batches(0, process_index=1)
+    assert alone == batches(0, number=1)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -140,7 +140,7 @@ class TrackerCallback(TrainerCallback):
 
 def project_of(args: TrainingArguments) -> str:
     """``project``, where it was set: transformers' default names transformers' maker."""
-    project, default = getattr(args, "project", None), AllFields.__dataclass_fields__["project"].default
+    project, default = args.project, AllFields.__dataclass_fields__["project"].default
     return "trainwright" if project is None or project == default else redacted(project)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.config.arguments import TrainingArguments
+from trainwright.config.fields import ours
 from trainwright.core.state import TrainerState
 
 #: Names that a line has no room for; ``metrics.jsonl`` has them all.
@@ -229,7 +230,7 @@ def _length(args: TrainingArguments, state: TrainerState, loader: Any) -> str:
 
 
 def _batch(args: TrainingArguments) -> str:
-    if getattr(args, "max_tokens_per_batch", None):
+    if ours(args).max_tokens_per_batch:
         return f"batches of {args.max_tokens_per_batch} tokens"
     size, pieces = args.train_batch_size * args.data_processes, args.gradient_accumulation_steps
     return f"batch {size * pieces} ({size} x {pieces})" if pieces > 1 else f"batch {size}"

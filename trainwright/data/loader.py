@@ -20,6 +20,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.backends import Place
+from trainwright.config.fields import ours
 from trainwright.data.batches import FixedBatches, ResumableBatches, TokenBudgetBatches
 from trainwright.data.columns import DropColumnsCollator
 from trainwright.data.iterables import Iterated, as_iterable, has_length, is_iterable
@@ -293,17 +294,17 @@ def eval_loader(
 
 def eval_order(dataset: Any, args: TrainingArguments, model_input_name: str = "input_ids") -> Order:
     """As the samples stand or, where training groups by length, longest first, to save padding."""
-    if getattr(args, "train_sampling_strategy", "random") == "group_by_length":
+    if args.train_sampling_strategy == "group_by_length":
         return LengthSortedOrder(sample_lengths(dataset, args.length_column_name, model_input_name))
     return SequentialOrder(len(dataset))
 
 
 def train_order(dataset: Any, batch_size: int, args: TrainingArguments, model_input_name: str = "input_ids") -> Order:
     """The order that ``train_sampling_strategy`` asks for."""
-    strategy = getattr(args, "train_sampling_strategy", "random")
+    strategy = args.train_sampling_strategy
     if strategy == "sequential":
         return SequentialOrder(len(dataset))
-    if strategy == "group_by_length" and not getattr(args, "max_tokens_per_batch", None):
+    if strategy == "group_by_length" and not ours(args).max_tokens_per_batch:
         lengths = sample_lengths(dataset, args.length_column_name, model_input_name)
         # The batches of one optimizer step are padded apart but counted together, so they are grouped together.
         together = args.gradient_accumulation_steps * _processes(args)
@@ -329,7 +330,7 @@ def train_batches(
     """
     seed = data_seed(args)
     order = train_order(dataset, batch_size, args, model_input_name) if sampler is None else seeded(sampler, seed)
-    budget = getattr(args, "max_tokens_per_batch", None)
+    budget = ours(args).max_tokens_per_batch
     if budget:
         lengths = sample_lengths(dataset, args.length_column_name, model_input_name)
         return TokenBudgetBatches(order, lengths, budget, seed, args.dataloader_drop_last, pad_to_multiple_of)
@@ -338,7 +339,7 @@ def train_batches(
 
 def data_seed(args: TrainingArguments) -> int:
     """``args.data_seed`` where set, else ``args.seed``."""
-    chosen = getattr(args, "data_seed", None)
+    chosen = args.data_seed
     return int(args.seed if chosen is None else chosen)
 
 
@@ -358,13 +359,13 @@ def num_examples(loader: Any) -> int:
 
 def _processes(args: TrainingArguments) -> int:
     """Processes that have samples of their own."""
-    return int(getattr(args, "data_processes", 1))
+    return args.data_processes
 
 
 def _rank(args: TrainingArguments) -> int:
     # Processes that compute layers together have the same samples.
-    together = int(getattr(args, "world_size", 1)) // _processes(args)
-    return int(getattr(args, "process_index", 0) or 0) // max(together, 1)
+    together = args.world_size // _processes(args)
+    return args.process_index // max(together, 1)
 
 
 def _loader(dataset: Any, collate: Collate, args: TrainingArguments, **batching: Any) -> Loader:
@@ -380,7 +381,7 @@ def _loader(dataset: Any, collate: Collate, args: TrainingArguments, **batching:
         pin_memory=bool(args.dataloader_pin_memory) and torch.cuda.is_available(),
         persistent_workers=args.dataloader_persistent_workers,
         prefetch_factor=args.dataloader_prefetch_factor,
-        multiprocessing_context=getattr(args, "dataloader_multiprocessing_context", None),
-        in_order=getattr(args, "dataloader_in_order", True),
+        multiprocessing_context=args.dataloader_multiprocessing_context,
+        in_order=args.dataloader_in_order,
         **batching,
     )

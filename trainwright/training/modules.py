@@ -102,7 +102,7 @@ def is_loader(data: Any, what: str) -> bool:
 def refuse_with_own_loader(args: TrainingArguments) -> None:
     """Arguments by which the Trainer would make batches, where a loader already makes them."""
     given = [name for name in ("max_tokens_per_batch",) if getattr(args, name, None) is not None]
-    if getattr(args, "train_sampling_strategy", "random") != "random":
+    if args.train_sampling_strategy != "random":
         given.append("train_sampling_strategy")
     if given:
         raise ValueError(
