@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from trainwright.config.run_directory import run_directory
 from trainwright.config.secrets import redacted_values
 from trainwright.core.callback import CallbackHandler
+from trainwright.core.files import replace_text
 from trainwright.core.modifier import Modifier
-from trainwright.core.run_files import replace_text
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.engines.torch.engine import TorchEngine
 from trainwright.engines.torch.strategies.base import Strategy
