@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 from trainwright import Preempted, Trainer, TrainerCallback, TrainingArguments
-from trainwright.checkpoint import durable
+from trainwright.core import fsync
 
 
 class SlowDisk:
@@ -67,7 +67,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         args = TrainingArguments(place, max_steps=8, save_steps=100, disable_tqdm=True, use_cpu=True, report_to="none")
         trainer = Trainer(nn.Linear(4, 2), args, train_dataset=rows, callbacks=[stop])
-        durable.os = disk  # type: ignore[assignment]
+        fsync.os = disk  # type: ignore[assignment]
         with contextlib.suppress(Preempted):
             trainer.train()
         took = time.monotonic() - stop.sent

@@ -73,7 +73,7 @@ MODULES = [
     "config.secret_names",
     "config.secrets",
     "config.yaml12",
-    "core.draws",
+    "randomness.global_generators",
     "core.events",
     "core.stops",
     "core.state",

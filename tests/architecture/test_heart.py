@@ -18,6 +18,7 @@ BELOW_THE_FACE = (
     "training",
     "loop",
     "core",
+    "randomness",
     "config",
     "engines",
     "data",

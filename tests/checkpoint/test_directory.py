@@ -150,7 +150,7 @@ def test_a_slow_disk_is_waited_for_once_and_not_for_every_file(tmp_path: Path, m
                 together.wait()
             os.fsync(descriptor)
 
-    monkeypatch.setattr("trainwright.checkpoint.durable.os", SlowDisk())
+    monkeypatch.setattr("trainwright.core.fsync.os", SlowDisk())
     make(tmp_path, 5)
     assert problems_of(tmp_path / "checkpoint-5") == []
     assert len(calls) == 6

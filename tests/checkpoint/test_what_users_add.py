@@ -25,10 +25,10 @@ from torch import nn
 from tests.faults import runner
 from tests.models import tiny_gpt2, token_rows
 from trainwright import KeepBest, NotSavedError, Trainer, TrainerCallback, TrainingArguments, get_last_checkpoint
-from trainwright.checkpoint import durable
 from trainwright.checkpoint.directory import checkpoint_path, list_checkpoints
 from trainwright.checkpoint.manifest import problems_of, read_manifest
 from trainwright.checkpoint.saver import SaveJob, Saver
+from trainwright.core import fsync
 from trainwright.core.events import RunEvents
 
 
@@ -338,8 +338,8 @@ class Refusing:
 def test_a_folder_that_cannot_be_forced_to_disk_still_gets_checkpoints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
-    monkeypatch.setattr(durable, "os", Refusing(code))
-    durable._say_that_nothing_is_forced.cache_clear()
+    monkeypatch.setattr(fsync, "os", Refusing(code))
+    fsync._say_that_nothing_is_forced.cache_clear()
     keep = KeepBest("train_loss", tmp_path / "best", every="3 steps")
     runner.build(tmp_path / "run", [keep]).train()
     assert [path.name for path in list_checkpoints(tmp_path / "run")] == ["checkpoint-9", "checkpoint-12"]
@@ -351,16 +351,16 @@ def test_that_nothing_can_be_forced_is_said_once_by_many_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Files are forced to disk side by side, and whoever writes the line may take a while."""
-    monkeypatch.setattr(durable, "os", Refusing(errno.ENOSYS))
-    durable._say_that_nothing_is_forced.cache_clear()
+    monkeypatch.setattr(fsync, "os", Refusing(errno.ENOSYS))
+    fsync._say_that_nothing_is_forced.cache_clear()
     monkeypatch.setattr(caplog.handler, "format", lambda record: time.sleep(0.05) or record.getMessage())
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(durable.sync_folder, [tmp_path] * 8))
+        list(threads.map(fsync.sync_folder, [tmp_path] * 8))
     assert caplog.text.count("cannot force files to disk") == 1
 
 
 def test_a_disk_that_fails_to_force_is_a_failed_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(durable, "os", Refusing(errno.EIO))
+    monkeypatch.setattr(fsync, "os", Refusing(errno.EIO))
     monkeypatch.setattr("trainwright.checkpoint.saver._WAITS", (0.0, 0.0))
     monkeypatch.setattr("trainwright.training.finish.LAST_ATTEMPTS", (0.0,))
     with pytest.raises(NotSavedError, match="Input/output error"):

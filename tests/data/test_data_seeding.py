@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from trainwright.core import draws
-from trainwright.core.draws import GeneratorStates
 from trainwright.data.collators import collate_any
 from trainwright.data.loader import Loader, train_loader
 from trainwright.data.plain import from_plain, to_plain
+from trainwright.randomness import global_generators
+from trainwright.randomness.global_generators import GeneratorStates
 
 MakeArgs = Callable[..., Any]
 
@@ -272,7 +272,7 @@ def test_generator_states_are_restored_exactly(before: int, after: int, normals:
 
 
 def test_generator_states_without_a_look_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draws, "_in_memory", False)
+    monkeypatch.setattr(global_generators, "_in_memory", False)
     states = GeneratorStates()
     captured = states.capture()
     assert not states.moved_since(captured)

@@ -33,9 +33,9 @@ from tests.faults.test_exactness import build as build_scenario
 from tests.faults.test_exactness import straight
 from trainwright import Trainer, TrainerCallback, TrainingArguments
 from trainwright.config.backends import Place
-from trainwright.core.generators import capture, digest
 from trainwright.data.feed import TrainFeed
 from trainwright.data.rebuild import resumable_loader, shared_training
+from trainwright.randomness.generators import capture, digest
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -18,7 +18,7 @@ from trainwright.config.arguments import TrainingArguments
 from trainwright.config.run_directory import run_directory
 from trainwright.config.secrets import redacted, redacted_values
 from trainwright.core.callback import TrainerCallback
-from trainwright.core.run_files import append_text, replace_text
+from trainwright.core.files import append_text, replace_text
 from trainwright.core.state import TrainerControl, TrainerState
 
 logger = logging.getLogger("trainwright")

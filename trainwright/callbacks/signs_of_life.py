@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import FrameType
 
+from trainwright.core.files import replace_text
+
 FOLDER = "ranks"
 #: Frames of a stack that are kept, the innermost ones.
 _FRAMES = 12
@@ -83,11 +85,9 @@ class SignsOfLife:
             waits_for_others(frame),
             self._number,
         )
-        draft = self._path(self.rank).with_suffix(f".{os.getpid()}.writing")
         with contextlib.suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
-            draft.write_text(json.dumps(asdict(sign)) + "\n", encoding="utf-8")
-            os.replace(draft, self._path(self.rank))
+            replace_text(self._path(self.rank), json.dumps(asdict(sign)) + "\n", by_several=True)
 
     def read(self) -> dict[int, Sign]:
         """The last sign of each process that has given one."""

@@ -19,7 +19,7 @@ from trainwright.config.secrets import redacted, redacted_values
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.errors import GivenUp, Preempted
 from trainwright.core.events import RunEvents
-from trainwright.core.run_files import replace_text
+from trainwright.core.files import replace_text
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.core.tracker import TrackedRun, Tracker, scalars
 

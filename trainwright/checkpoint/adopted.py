@@ -10,6 +10,9 @@ from pathlib import Path
 from trainwright.checkpoint.durable import FileFacts, discard, facts_of
 from trainwright.checkpoint.manifest import NAME as MANIFEST
 from trainwright.checkpoint.manifest import is_listable
+from trainwright.core.files import replacing
+
+_PIECE = 16 * 2**20
 
 
 def adopt_files(staging: Path, known: Collection[str]) -> tuple[dict[str, FileFacts], list[str]]:
@@ -50,6 +53,5 @@ def _unfit(path: Path, name: str) -> str | None:
 
 
 def _replace_by_its_target(link: Path) -> None:
-    draft = link.with_name(f"{link.name}.copying")
-    shutil.copyfile(link, draft)
-    os.replace(draft, link)
+    with link.open("rb") as source, replacing(link) as file:
+        shutil.copyfileobj(source, file, _PIECE)

@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from trainwright.checkpoint.durable import delete_folder, discard, sync_folder
+from trainwright.checkpoint.durable import delete_folder, discard
 from trainwright.checkpoint.identity import Owner, RunIdentity, read_owner
 from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, problems_of, run_of
+from trainwright.core.fsync import sync_folder
 
 logger = logging.getLogger("trainwright")
 

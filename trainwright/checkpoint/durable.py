@@ -1,37 +1,31 @@
-"""Files and folders that are on disk once a call returns: written, hashed, and forced out of the caches.
+"""Files and folders of checkpoints that are on disk once a call returns: written, hashed, forced out of the caches.
 
-Everything a checkpoint writes goes through the few ``os`` calls in this file, so that a test can make each of them the
-last one (``tests/faults``).
+Everything a checkpoint writes goes through the few ``os`` calls here and in ``core/fsync.py``, so that a test can make
+each of them the last one (``tests/faults``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import functools
 import hashlib
-import logging
 import os
 import shutil
 import stat
 import threading
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
 from io import BufferedReader
 from pathlib import Path
 from typing import NamedTuple
 
-logger = logging.getLogger("trainwright")
+from trainwright.core.files import draft_of
+from trainwright.core.fsync import fsync_file, sync_folder
 
 Chunk = bytes | memoryview
 
 _PIECE = 16 * 2**20
 #: Below this a second thread costs more than it brings.
 _HASH_ASIDE = 2 * 2**20
-#: Files that are forced to disk at the same time: a slow disk takes as long for all of them as for one.
-_FORCED_AT_ONCE = 16
-#: What fsync answers where a filesystem (FUSE, some network drives) has no such operation.
-_CANNOT_FORCE = {errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 _BINARY = getattr(os, "O_BINARY", 0)
 
 
@@ -45,7 +39,7 @@ class FileFacts(NamedTuple):
 def write_file(path: Path, chunks: Sequence[Chunk], *, force: bool = True) -> FileFacts:
     """Write ``chunks``, hashing them on the side, and wait until they are on disk.
 
-    With ``force=False`` they may still be in a cache: :func:`force_to_disk` comes later, for many files together.
+    With ``force=False`` they may still be in a cache: ``force_to_disk`` comes later, for many files together.
     """
     views = [memoryview(chunk).cast("B") for chunk in chunks]
     size = sum(len(view) for view in views)
@@ -56,7 +50,7 @@ def write_file(path: Path, chunks: Sequence[Chunk], *, force: bool = True) -> Fi
         for view in views:
             _write_all(descriptor, view)
         if force:
-            _force(descriptor)
+            fsync_file(descriptor)
     finally:
         os.close(descriptor)
     return FileFacts(size, hashing.digest())
@@ -120,75 +114,14 @@ def facts_of(path: Path) -> FileFacts:
         return FileFacts(file.tell(), digest.hexdigest())
 
 
-# ---- forcing to disk
-
-
-def force_to_disk(paths: Iterable[Path]) -> None:
-    """Force files and folders out of the caches, all at the same time."""
-    waiting = list(paths)
-    with ThreadPoolExecutor(min(_FORCED_AT_ONCE, len(waiting)) or 1, thread_name_prefix="trainwright-force") as pool:
-        for done in [pool.submit(_force_path, path) for path in waiting]:
-            done.result()
-
-
-def force_folder(folder: Path) -> None:
-    """Force everything in ``folder``, and the folder itself, to disk."""
-    force_to_disk([folder, *folder.rglob("*")])
-
-
-def sync_folder(folder: Path) -> None:
-    """Force the names in ``folder`` to disk; a system without that operation (Windows) does it by itself."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        _force(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _force_path(path: Path) -> None:
-    if path.is_dir():
-        sync_folder(path)
-        return
-    # Only Windows wants to write what it flushes; elsewhere a file may be read-only.
-    descriptor = os.open(path, (os.O_RDWR if os.name == "nt" else os.O_RDONLY) | _BINARY)
-    try:
-        _force(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _force(descriptor: int) -> None:
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _CANNOT_FORCE:
-            raise
-        with _SAYING:
-            _say_that_nothing_is_forced(os.strerror(error.errno or 0))
-
-
-#: Files are forced side by side: without it, several would say so before the first is done.
-_SAYING = threading.Lock()
-
-
-@functools.cache
-def _say_that_nothing_is_forced(reason: str) -> None:
-    logger.warning(
-        "This filesystem cannot force files to disk (fsync: %s): checkpoints survive a crash of the process, but those "
-        "of the last seconds may not survive a crash of the machine.",
-        reason,
-    )
-
-
 # ---- folders
 
 
-def publish(staging: Path, target: Path) -> None:
+def publish(staging: Path, target: Path, rescue: Callable[[Path], None] = lambda replaced: None) -> None:
     """Give a finished folder, which is on disk, its name: one rename, so it is there whole or not at all.
 
-    With several processes exactly one of them calls this, after all have written; the others wait for the name.
+    ``rescue`` is called with the older folder of that name, if there is one, before it is deleted. With several
+    processes exactly one of them calls this, after all have written; the others wait for the name.
     """
     aside = aside_of(target)
     if target.exists():
@@ -197,12 +130,23 @@ def publish(staging: Path, target: Path) -> None:
         os.rename(target, aside)
     os.rename(staging, target)
     sync_folder(target.parent)
+    if aside.is_dir():
+        rescue(aside)
     discard(aside)
 
 
+def rename_to_first_free(path: Path, ending: str) -> Path:
+    """Rename ``path`` to its name with ``ending`` and the first number that is free; returns where it is now."""
+    number = 1
+    while (free := path.with_name(f"{path.name}{ending}{number}")).exists():
+        number += 1
+    os.rename(path, free)
+    return free
+
+
 def staging_of(target: Path) -> Path:
-    """Where ``target`` is written: beside it, so on the same filesystem, where a rename is one operation."""
-    return target.with_name(f".{target.name}.writing")
+    """Where the folder ``target`` is filled; the next start clears what a killed run left there."""
+    return draft_of(target)
 
 
 def aside_of(target: Path) -> Path:

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trainwright.core.files import replace_text
 from trainwright.core.json_files import read_json
-from trainwright.core.run_files import replace_text
 
 FILE = "run.json"
 #: No clock says more seconds; NaN is not less either.

@@ -15,9 +15,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from trainwright.checkpoint.durable import aside_of, discard, force_folder, staging_of, sync_folder, write_text
+from trainwright.checkpoint.durable import aside_of, discard, publish, staging_of, write_text
 from trainwright.checkpoint.left_out import LeftOut
 from trainwright.checkpoint.weights import save_config
+from trainwright.core.fsync import force_folder
 from trainwright.core.json_files import read_json
 
 logger = logging.getLogger("trainwright")
@@ -61,7 +62,8 @@ class ModelFolder:
         status = {**_strict(status), "files": written}
         write_text(draft / STATUS, json.dumps(status, indent=2) + "\n", force=False)
         force_folder(draft)
-        self._take_place(draft)
+        self._clean_up_aside()
+        publish(draft, self.path, rescue=self._move_what_is_not_ours)
 
     def _write(self, model: nn.Module, draft: Path) -> None:
         """By the model's own code where it has some; in the plain form where it has none, or that fails."""
@@ -80,25 +82,12 @@ class ModelFolder:
     def clean_up(self) -> None:
         """Finish what a killed process had begun: there is a whole model, or none, afterwards."""
         discard(staging_of(self.path))
-        old = aside_of(self.path)
-        if old.is_dir() and not self.path.exists():
-            os.rename(old, self.path)
-        elif old.is_dir():
-            self._move_what_is_not_ours(old)
-            discard(old)
+        if aside_of(self.path).is_dir() and not self.path.exists():
+            os.rename(aside_of(self.path), self.path)
+        self._clean_up_aside()
 
-    def _take_place(self, draft: Path) -> None:
-        self.clean_up_aside()
-        old = aside_of(self.path)
-        if self.path.exists():
-            os.rename(self.path, old)
-        os.rename(draft, self.path)
-        if old.is_dir():
-            self._move_what_is_not_ours(old)
-            discard(old)
-        sync_folder(self.path.parent)
-
-    def clean_up_aside(self) -> None:
+    def _clean_up_aside(self) -> None:
+        """Delete the model that the present one replaced, but for what others had put there."""
         old = aside_of(self.path)
         if old.is_dir() and self.path.exists():
             self._move_what_is_not_ours(old)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import shutil
 import threading
 import time
@@ -30,9 +29,8 @@ from trainwright.checkpoint.durable import (
     Chunk,
     FileFacts,
     discard,
-    force_folder,
-    force_to_disk,
     publish,
+    rename_to_first_free,
     staging_of,
     write_file,
     write_text,
@@ -42,6 +40,7 @@ from trainwright.checkpoint.left_out import LeftOut, in_words
 from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, problems_of, run_of, write_manifest
 from trainwright.checkpoint.together import Together
 from trainwright.core.events import RunEvents
+from trainwright.core.fsync import force_folder, force_to_disk
 
 #: A network drive may answer again in a moment.
 _PASSING = {errno.EIO, errno.EAGAIN, errno.ETIMEDOUT, errno.ESTALE, errno.EINTR}
@@ -244,10 +243,7 @@ class Saver:
             spared = set_aside(job.target)
             message = f"{job.target.name} of another run was there: it is {spared.parent.name}/{spared.name} now."
         else:
-            number = 1
-            while (spared := job.target.with_name(f"{job.target.name}.other-{number}")).exists():
-                number += 1
-            os.rename(job.target, spared)
+            spared = rename_to_first_free(job.target, ".other-")
             message = f"{job.target.name} was there and is not ours: it is called {spared.name} now."
         self._events.record("renamed", message, step=job.step)
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainwright.checkpoint.durable import Chunk, staging_of, sync_folder, write_file
+from trainwright.checkpoint.durable import Chunk
 from trainwright.checkpoint.layout import laid_out, stored_strides
 from trainwright.checkpoint.manifest import DamagedCheckpoint
 from trainwright.checkpoint.pack import file_chunks, why_unstorable
 from trainwright.core.checkpointer import Checkpoint
+from trainwright.core.files import replacing
 
 _ALLOWED = "dicts (with str or int keys), lists and tuples of tensors, numpy arrays, str, int, float, bool and None"
 #: What stands in a JSON object that is not a dict of the user's.
@@ -183,10 +183,8 @@ def write_state(path: str | Path, state: Any, where: str = "state") -> Path:
     target = Path(path)
     chunks = _chunks(state, where)
     target.parent.mkdir(parents=True, exist_ok=True)
-    staging = staging_of(target)
-    write_file(staging, chunks)
-    os.replace(staging, target)
-    sync_folder(target.parent)
+    with replacing(target, forced=True) as file:
+        file.writelines(chunks)
     return target
 
 

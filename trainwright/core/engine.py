@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from trainwright.core.backend import Backend
 from trainwright.core.layout import Weights
-from trainwright.core.own_generators import OwnGenerators
+from trainwright.randomness.own_generators import OwnGenerators
 
 
 class Portion(NamedTuple):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.config.secrets import redacted_values
-from trainwright.core.run_files import append_text
+from trainwright.core.files import append_text
 
 logger = logging.getLogger("trainwright")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from pathlib import Path
 
 from trainwright.config.secrets import redacted
+from trainwright.core.files import replace_text
 
 FILE = "preempted.json"
 logger = logging.getLogger("trainwright")
@@ -31,11 +31,9 @@ def mark_preempted(folder: str | Path, *, reason: str, step: int, checkpoint: st
         "code": code,
         "time": round(time.time(), 3),
     }
-    draft = Path(folder) / f".{FILE}.writing"
     try:
-        draft.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        os.replace(draft, Path(folder) / FILE)
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        replace_text(Path(folder) / FILE, json.dumps(content, indent=2) + "\n")
     except OSError as error:
         logger.warning("%s could not be written: %s.", FILE, error)
 

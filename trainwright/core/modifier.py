@@ -58,11 +58,14 @@ class Site:
     logs: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(kw_only=True, eq=False)
 class Modifier(TrainerCallback):
     """Changes a training from ``start_epoch`` to ``end_epoch``; override what should happen.
 
     Epochs may be fractions. A ``start_epoch`` of -1 is the beginning, an ``end_epoch`` of -1 never comes. ``update`` is
-    called at the start, then every ``update_frequency`` epochs (-1: after every step), and at the end.
+    called at the start, then every ``update_frequency`` epochs (-1: after every step), and at the end. A modifier with
+    arguments of its own declares them as fields of a dataclass and checks them in ``__post_init__``, or has an
+    ``__init__`` that calls this one.
 
     >>> class Announce(Modifier):
     ...     def update(self, site, epoch):
@@ -85,9 +88,14 @@ class Modifier(TrainerCallback):
     #: Whether this decides the learning rate; the run's own schedule then stays out of it.
     sets_learning_rate = False
     #: Set by the Trainer; a loop written by hand passes it with each call.
-    site: Site | None = None
+    site: Site | None = field(default=None, init=False, repr=False)
 
-    def __init__(self, *, start_epoch: float = -1.0, end_epoch: float = -1.0, update_frequency: float = -1.0) -> None:
+    start_epoch: float = -1.0
+    end_epoch: float = -1.0
+    update_frequency: float = -1.0
+
+    def __post_init__(self) -> None:
+        start_epoch, end_epoch, update_frequency = self.start_epoch, self.end_epoch, self.update_frequency
         self.start_epoch, self.end_epoch = _number("start_epoch", start_epoch), _number("end_epoch", end_epoch)
         self.update_frequency = _number("update_frequency", update_frequency)
         if self.end_epoch != -1 and self.end_epoch < self.start_epoch:
@@ -103,8 +111,6 @@ class Modifier(TrainerCallback):
         #: Which interval of ``update_frequency`` the last update was in, and at which epoch it was.
         self._interval = -1
         self._updated_at = -1.0
-
-    # ---- what a modifier may do
 
     def prepare_model(self, model: Any) -> None:
         """Surgery before the optimizer is made; refuse here, with a ``ValueError``, what cannot work.

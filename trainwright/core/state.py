@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.config.secrets import redacted_values
-from trainwright.core.run_files import replace_text
+from trainwright.core.files import replace_text
 
 
 class ExportableState:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from trainwright.core.own_generators import OwnGenerators, States, look
 from trainwright.data.batches import ReplayedBatches, TokenBudgetBatches
 from trainwright.data.composing import ComposedOrder
 from trainwright.data.loader import Loader
@@ -14,6 +13,7 @@ from trainwright.data.order import SeededOrder
 from trainwright.data.replay import Habit, Replay
 from trainwright.data.sharded_batches import ShardedBatches
 from trainwright.data.sharding import ShardedOrder, ShardedRows
+from trainwright.randomness.own_generators import OwnGenerators, States, look
 
 logger = logging.getLogger("trainwright")
 

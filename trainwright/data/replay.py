@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainwright.core import generators
-from trainwright.core.own_generators import OwnGenerators
 from trainwright.data.twins import twin
+from trainwright.randomness import generators
+from trainwright.randomness.own_generators import OwnGenerators
 
 #: Samplers longer than this, and those that take longer for a pass, are not tried out before the training.
 _LONGEST, _SLOWEST_SECONDS = 1_000_000, 1.0

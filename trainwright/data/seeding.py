@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainwright.core.draws import GeneratorStates, HostStates
 from trainwright.core.filler import Filler
-from trainwright.core.own_generators import OwnGenerators, States, look
 from trainwright.data.order import mixed_seed
 from trainwright.data.plain import from_plain, to_plain
 from trainwright.data.sharding import FillerIndices
+from trainwright.randomness.global_generators import GeneratorStates, HostStates
+from trainwright.randomness.own_generators import OwnGenerators, States, look
 
 # Keeps the draws of a collator apart from those of the samples it is given.
 _COLLATOR_STREAM = "collate"

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from trainwright.core import generators
-from trainwright.core.own_generators import look
+from trainwright.randomness import generators
+from trainwright.randomness.own_generators import look
 
 #: How far from the sampler something lies that is still copied.
 _DEEPEST = 5

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.checkpoint.directory import list_checkpoints, newest_good
+from trainwright.checkpoint.durable import rename_to_first_free
 from trainwright.config.backends import place_from_environment
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded, load_experiment
@@ -123,10 +124,7 @@ def _defaults(loaded: Loaded) -> dict[str, Any]:
 def _set_aside(folder: Path, say: Say) -> None:
     if not folder.exists():
         return
-    number = 1
-    while (kept := folder.with_name(f"{folder.name}-old-{number}")).exists():
-        number += 1
-    folder.rename(kept)
+    kept = rename_to_first_free(folder, "-old-")
     say(f"The earlier run is now in {kept}.")
 
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 import glob
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trainwright.checkpoint.durable import write_text
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import NAMED_SECTIONS, Loaded, experiment_from
 from trainwright.config.registry import split_reference
 from trainwright.config.secrets import holds_mask, redacted_values
 from trainwright.config.yaml12 import Document, Place, read_yaml_file, write_yaml
+from trainwright.core.files import replace_text
 from trainwright.experiment.building import Built
 from trainwright.experiment.sources import BUILT_IN, resolve
 
@@ -61,10 +60,10 @@ def store(built: Built, folder: Path) -> None:
     """Write both files, each whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     plain = redacted_values(resolved(built.loaded))
-    _replace(folder / EXPERIMENT, _HEADER + write_yaml(plain))
+    replace_text(folder / EXPERIMENT, _HEADER + write_yaml(plain), forced=True)
     found = {"task": built.task, "facts": built.prepared.facts, "samples": samples_of(built)}
     found["files"] = files_of(built.loaded)
-    _replace(folder / PREPROCESSING, json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    replace_text(folder / PREPROCESSING, json.dumps(found, indent=2, ensure_ascii=False) + "\n", forced=True)
 
 
 def samples_of(built: Built) -> int | None:
@@ -84,14 +83,6 @@ def changed_files(loaded: Loaded, folder: Path) -> list[str]:
     """Files that are not what they were when the run in ``folder`` began."""
     before, now = _stored(folder, "files") or {}, files_of(loaded)
     return [name for name in now if name in before and before[name] != now[name]]
-
-
-def _replace(path: Path, text: str) -> None:
-    draft = path.with_name(f".{path.name}.writing")
-    # A link in its place would be followed.
-    draft.unlink(missing_ok=True)
-    write_text(draft, text)
-    os.replace(draft, path)
 
 
 def stored_document(folder: Path) -> Document | None:

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from trainwright.core.files import replace_text
+
 #: Names the folder of the notes, for the processes of a launch.
 VARIABLE = "TRAINWRIGHT_LAUNCH_NOTES"
 INTERRUPTED, PREEMPTED = 130, 75
@@ -66,10 +68,8 @@ class Notes:
         return found[0] if found else None
 
     def _write(self, name: str, content: dict[str, Any]) -> None:
-        # Renamed into place: a reader sees a whole note or none.
-        draft = self.folder / f".{name}.{os.getpid()}"
-        draft.write_text(json.dumps(content), encoding="utf-8")
-        os.replace(draft, self.folder / name)
+        # A process of an earlier attempt may still be leaving the same one.
+        replace_text(self.folder / name, json.dumps(content), by_several=True)
 
 
 def code_of(number: int) -> int:

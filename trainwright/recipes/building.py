@@ -32,17 +32,17 @@ def in_order(modifiers: list[Modifier]) -> list[Modifier]:
 def build_modifier(spec: ModifierSpec) -> Modifier:
     """One modifier."""
     cls = modifier_class(spec.kind)
-    signature = inspect.signature(cls)
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    parameters = arguments_of(cls)
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for name in spec.arguments:
-        if name not in signature.parameters and not takes_any:
+        if name not in parameters and not takes_any:
             raise ConfigError(
-                f"{spec.where}: {spec.kind} has no argument {name!r}{suggestion(name, signature.parameters)}; it takes "
-                f"{', '.join(signature.parameters)}."
+                f"{spec.where}: {spec.kind} has no argument {name!r}{suggestion(name, parameters)}; it takes "
+                f"{', '.join(parameters)}."
             )
     missing = [
         name
-        for name, parameter in signature.parameters.items()
+        for name, parameter in parameters.items()
         if parameter.default is parameter.empty and parameter.kind is parameter.KEYWORD_ONLY
         if name not in spec.arguments
     ]
@@ -52,6 +52,15 @@ def build_modifier(spec: ModifierSpec) -> Modifier:
         return cls(**spec.arguments)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{spec.where}: {spec.kind}: {error}") from error
+
+
+def arguments_of(cls: type[Modifier]) -> dict[str, inspect.Parameter]:
+    """The arguments of a modifier by name: first those that must be given.
+
+    A class that inherits its arguments declares only what differs, so their own order is that of the base classes.
+    """
+    parameters = inspect.signature(cls).parameters
+    return dict(sorted(parameters.items(), key=lambda entry: entry[1].default is not inspect.Parameter.empty))
 
 
 def modifier_class(kind: str) -> type[Modifier]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 
-from trainwright.recipes.building import modifier_class
+from trainwright.recipes.building import arguments_of, modifier_class
 from trainwright.recipes.catalog import HOMES
 
 _HEADINGS = {
@@ -40,7 +40,7 @@ def _entry(name: str) -> str:
     cls = modifier_class(name)
     arguments = [
         f"`{parameter.name}`" if parameter.default is parameter.empty else f"`{parameter.name}={parameter.default!r}`"
-        for parameter in inspect.signature(cls).parameters.values()
+        for parameter in arguments_of(cls).values()
         if parameter.name not in ("log_types", "constant_logging")
     ]
     words = inspect.cleandoc(cls.__doc__ or "").split("\n\n>>>")[0].strip().replace("``", "`")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from pathlib import Path
 from typing import Any
 
+from trainwright.core.files import replace_text
 from trainwright.core.tracker import TrackedRun
 from trainwright.trackers.naming import tagged
 from trainwright.trackers.pictures import file_name, picture_bytes
@@ -57,9 +57,7 @@ class JsonlTracker:
         if step and self._path.is_file():
             lines = self._path.read_text(encoding="utf-8").splitlines()
             kept = [line for line in lines if _step_of(line) <= step]
-        draft = self._path.with_name(f".{self._path.name}.writing")
-        draft.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        os.replace(draft, self._path)
+        replace_text(self._path, "".join(f"{line}\n" for line in kept))
 
     def _write(self, event: str, **content: Any) -> None:
         line = json.dumps(_strict({"event": event, "time": round(time.time(), 3), **content}), default=str)

@@ -16,9 +16,9 @@ from trainwright.config.run_directory import run_directory
 from trainwright.config.secrets import redacted_values
 from trainwright.core.callback import CallbackHandler
 from trainwright.core.engine import Engine
+from trainwright.core.files import replace_text
 from trainwright.core.layout import Weights
 from trainwright.core.modifier import Modifier
-from trainwright.core.run_files import replace_text
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.training.memory import micro_batch_size
 from trainwright.training.recipe import final_epoch, recipe_epochs

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from trainwright.core import generators
 from trainwright.data.own_data import say_what_is_wrong
 from trainwright.engines.torch.randomness import RandomState, random_state, set_random_state, with_own
 from trainwright.engines.torch.targets import unwrap
+from trainwright.randomness import generators
 from trainwright.training.hooks import is_ours
 from trainwright.training.run import TrainingRun
 from trainwright.training.setup import Setup

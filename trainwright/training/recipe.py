@@ -20,8 +20,8 @@ from trainwright.checkpoint.manifest import holds
 from trainwright.checkpoint.training_state import TRAINING
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.core.engine import UpdateHooks
+from trainwright.core.files import replace_text
 from trainwright.core.modifier import Modifier, Site, overriding
-from trainwright.core.run_files import replace_text
 from trainwright.engines.torch.model_setup import compiled
 from trainwright.engines.torch.module_engine import ManualEngine
 from trainwright.engines.torch.targets import shifts_labels, unwrap

@@ -16,7 +16,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from trainwright.checkpoint.durable import discard, force_folder, publish, staging_of, write_text
+from trainwright.checkpoint.durable import discard, publish, staging_of, write_text
 from trainwright.checkpoint.interchange.continuing import for_groups, transformers_order
 from trainwright.checkpoint.interchange.from_transformers import ARGUMENTS, OPTIMIZER, RNG, SCALER, SCHEDULER, STATE
 from trainwright.checkpoint.interchange.importing import refuse_to_overwrite
@@ -26,6 +26,7 @@ from trainwright.checkpoint.manifest import has_manifest, read_manifest, verify
 from trainwright.checkpoint.optimizer_state import unflatten_optimizer
 from trainwright.checkpoint.training_state import CALLBACKS, RANDOM, TRAINING, load_training_state, stored_schedule
 from trainwright.checkpoint.training_state import OPTIMIZER as OUR_OPTIMIZER
+from trainwright.core.fsync import force_folder
 
 #: Files that only we read.
 _OURS = {OUR_OPTIMIZER, RANDOM, TRAINING, CALLBACKS, MANIFEST, "config.yaml"}

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trainwright.core.draws import GeneratorStates
-from trainwright.core.own_generators import OwnGenerators, States
 from trainwright.core.spread import is_spread
 from trainwright.engines.torch.randomness import as_stored, restore_torch, torch_states, with_own
 from trainwright.engines.torch.samples import Whole, whole
+from trainwright.randomness.global_generators import GeneratorStates
+from trainwright.randomness.own_generators import OwnGenerators, States
 
 #: Steps in which contents are compared, which waits for the device. Later, only writes that torch counts are seen.
 _COMPARED_STEPS = 2

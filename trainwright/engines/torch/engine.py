@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from trainwright.core.backend import Backend
 from trainwright.core.engine import Portion, RunLink, UpdateHooks
-from trainwright.core.own_generators import OwnGenerators
 from trainwright.engines.torch.backends import SingleProcess
 from trainwright.engines.torch.boundary import Boundary
 from trainwright.engines.torch.exchange import TorchExchange
@@ -26,6 +25,7 @@ from trainwright.engines.torch.precision import Precision
 from trainwright.engines.torch.schedules import needs_metric
 from trainwright.engines.torch.strategies.base import Strategy, dense_part, silenced
 from trainwright.engines.torch.targets import unwrap
+from trainwright.randomness.own_generators import OwnGenerators
 
 
 class Everything:

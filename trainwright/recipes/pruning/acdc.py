@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
 
 from trainwright.core.modifier import Site
-from trainwright.recipes.pruning.base import PruningModifier
+from trainwright.recipes.pruning.base import ScheduledPruningModifier
 from trainwright.recipes.pruning.gradual import magnitudes
 from trainwright.recipes.pruning.masks import masks_of
 from trainwright.recipes.pruning.optimizer_state import reset_momenta
 from trainwright.recipes.pruning.sparsity import checked_share
-from trainwright.recipes.selecting import ALL_PRUNABLE
 
 _SAME_MOMENT = 1e-6
 
 
-class ACDCPruningModifier(PruningModifier):
+@dataclass(kw_only=True, eq=False)
+class ACDCPruningModifier(ScheduledPruningModifier):
     """Dense for ``update_frequency`` epochs, then sparse for as long, and so on; the last phase is sparse.
 
     When a dense phase follows a sparse one, ``momentum_buffer_reset`` makes the optimizer forget what it remembers of
@@ -26,37 +25,19 @@ class ACDCPruningModifier(PruningModifier):
     True
     """
 
-    def __init__(
-        self,
-        *,
-        compression_sparsity: float,
-        start_epoch: float,
-        end_epoch: float,
-        update_frequency: float,
-        params: str | Iterable[str] = ALL_PRUNABLE,
-        global_sparsity: bool = True,
-        leave_enabled: bool = True,
-        momentum_buffer_reset: bool = True,
-        mask_type: str | list[int] = "unstructured",
-        log_types: Any = "__ALL__",
-    ) -> None:
-        whole = {"start_epoch": start_epoch, "end_epoch": end_epoch, "update_frequency": update_frequency}
-        for name, value in whole.items():
+    compression_sparsity: float
+    global_sparsity: bool | None = True
+    momentum_buffer_reset: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("start_epoch", "end_epoch", "update_frequency"):
+            value = getattr(self, name)
             if float(value) != int(value):
                 raise ValueError(f"{name}={value}: phases are whole epochs, so use a whole number.")
-        if end_epoch < 0 or update_frequency < 1:
+        if self.end_epoch < 0 or self.update_frequency < 1:
             raise ValueError("ACDCPruningModifier needs an end_epoch, and an update_frequency of one epoch or more.")
-        super().__init__(
-            params=params,
-            start_epoch=start_epoch,
-            end_epoch=end_epoch,
-            update_frequency=update_frequency,
-            leave_enabled=leave_enabled,
-            mask_type=mask_type,
-            log_types=log_types,
-        )
-        self.compression_sparsity = checked_share(compression_sparsity, "compression_sparsity")
-        self.global_sparsity, self.momentum_buffer_reset = global_sparsity, momentum_buffer_reset
+        super().__post_init__()
+        self.compression_sparsity = checked_share(self.compression_sparsity, "compression_sparsity")
 
     def is_dense_at(self, epoch: float) -> bool:
         """Whether ``epoch`` lies in a dense phase."""
@@ -68,7 +49,7 @@ class ACDCPruningModifier(PruningModifier):
             if not self.masks:
                 scores = {n: self._as_output_first(n, s) for n, s in magnitudes(self.weights(site)).items()}
                 shares = dict.fromkeys(scores, self.compression_sparsity)
-                masks = masks_of(scores, shares, self.pattern, together=self.global_sparsity)
+                masks = masks_of(scores, shares, self.pattern, together=bool(self.global_sparsity))
                 self.set_masks(site, {n: self._as_output_first(n, mask) for n, mask in masks.items()})
         elif self.masks:
             self.set_masks(site, {})

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +17,7 @@ from trainwright.recipes.selecting import ALL_PRUNABLE
 from trainwright.recipes.spread import placed
 
 
+@dataclass(kw_only=True, eq=False)
 class PruningModifier(PerWeightModifier):
     """Holds masks and puts them on weights and gradients; what decides about the masks is in subclasses.
 
@@ -28,24 +28,15 @@ class PruningModifier(PerWeightModifier):
     kinds = ("mask",)
     #: Whether it also prunes weights of which each process has a part.
     works_in_parts = False
-    #: Whether all weights are ranked in one list.
-    global_sparsity = False
+    #: Whether all weights are ranked in one list; an argument of those that can do both.
+    global_sparsity: bool | None = field(default=False, init=False)
 
-    def __init__(
-        self,
-        *,
-        params: str | Iterable[str] = ALL_PRUNABLE,
-        start_epoch: float = -1.0,
-        end_epoch: float = -1.0,
-        update_frequency: float = -1.0,
-        leave_enabled: bool = True,
-        mask_type: str | list[int] = "unstructured",
-        log_types: Any = "__ALL__",
-    ) -> None:
-        super().__init__(params=params, start_epoch=start_epoch, end_epoch=end_epoch, update_frequency=update_frequency)
-        self.leave_enabled = leave_enabled
-        self.mask_type = mask_type
-        self.pattern = pattern_of(mask_type)
+    leave_enabled: bool = True
+    mask_type: str | list[int] = "unstructured"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.pattern = pattern_of(self.mask_type)
         #: Masks in the weights' number format, in their order: made once for each change, used at each step.
         self._factors: list[Tensor] = []
         #: Weights that have their inputs in dimension 0: masks are made from them transposed.
@@ -110,6 +101,15 @@ class PruningModifier(PerWeightModifier):
     @property
     def final_epoch(self) -> float:
         return max(self.end_epoch, 0.0)
+
+
+@dataclass(kw_only=True, eq=False)
+class ScheduledPruningModifier(PruningModifier):
+    """Pruning that means something else with another schedule: all three of its numbers must be given."""
+
+    start_epoch: float = field()
+    end_epoch: float = field()
+    update_frequency: float = field()
 
 
 def _note_emptied(masks: dict[str, Tensor]) -> None:

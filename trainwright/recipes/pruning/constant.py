@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass, field
 
 from trainwright.core.modifier import Site
 from trainwright.recipes.pruning.base import PruningModifier
-from trainwright.recipes.pruning.per_weight import note_unused_frequency
-from trainwright.recipes.selecting import ALL_PRUNABLE
+from trainwright.recipes.pruning.per_weight import ignore_frequency
 
 
+@dataclass(kw_only=True, eq=False)
 class ConstantPruningModifier(PruningModifier):
     """Keeps the zeros that weights have at ``start_epoch``, until ``end_epoch``: fine-tuning of a sparse model.
 
@@ -22,19 +21,12 @@ class ConstantPruningModifier(PruningModifier):
 
     works_in_parts = True
 
-    def __init__(
-        self,
-        *,
-        params: str | Iterable[str] = ALL_PRUNABLE,
-        start_epoch: float = -1.0,
-        end_epoch: float = -1.0,
-        update_frequency: float = -1.0,
-        log_types: Any = "__ALL__",
-    ) -> None:
-        note_unused_frequency(self, update_frequency)
-        super().__init__(
-            params=params, start_epoch=start_epoch, end_epoch=end_epoch, leave_enabled=False, log_types=log_types
-        )
+    leave_enabled: bool = field(default=False, init=False)
+    mask_type: str | list[int] = field(default="unstructured", init=False)
+
+    def __post_init__(self) -> None:
+        ignore_frequency(self)
+        super().__post_init__()
 
     def begin(self, site: Site, epoch: float) -> None:
         self.set_masks(site, {name: weight.detach() != 0 for name, weight in self.weights(site).items()})

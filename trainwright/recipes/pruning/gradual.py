@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ FROM_PARAM = "__FROM_PARAM__"
 _NEAR = 0.01
 
 
+@dataclass(kw_only=True, eq=False)
 class GradualPruningModifier(PruningModifier):
     """Scores decide which weights go; the schedule decides how many.
 
@@ -30,50 +32,34 @@ class GradualPruningModifier(PruningModifier):
     """
 
     #: Whether all weights are ranked in one list; None leaves it to ``global_sparsity``.
-    ranks_together: bool | None = False
+    ranks_together: ClassVar[bool | None] = False
 
-    def __init__(
-        self,
-        *,
-        init_sparsity: float | str,
-        final_sparsity: float | dict[Any, list[str]],
-        start_epoch: float = -1.0,
-        end_epoch: float = -1.0,
-        update_frequency: float = -1.0,
-        params: str | Iterable[str] | None = None,
-        leave_enabled: bool = True,
-        inter_func: str = "cubic",
-        mask_type: str | list[int] = "unstructured",
-        global_sparsity: bool | None = None,
-        log_types: Any = "__ALL__",
-    ) -> None:
-        is_mapping = isinstance(final_sparsity, dict)
-        if is_mapping and params:
+    init_sparsity: float | str
+    final_sparsity: float | dict[Any, list[str]]
+    params: str | Iterable[str] | None = None
+    inter_func: str = "cubic"
+    global_sparsity: bool | None = None
+
+    def __post_init__(self) -> None:
+        is_mapping = isinstance(self.final_sparsity, dict)
+        if is_mapping and self.params:
             raise ValueError("final_sparsity names the parameters itself, so params must be []: take one of them away.")
-        super().__init__(
-            params=params or ALL_PRUNABLE,
-            start_epoch=start_epoch,
-            end_epoch=end_epoch,
-            update_frequency=update_frequency,
-            leave_enabled=leave_enabled,
-            mask_type=mask_type,
-            log_types=log_types,
-        )
+        self.params = self.params or ALL_PRUNABLE
+        super().__post_init__()
         if self.end_epoch == -1:
             raise ValueError("end_epoch=-1: sparsity grows until end_epoch, so name the epoch where it is reached.")
-        self.init_sparsity = init_sparsity
+        init_sparsity = self.init_sparsity
         if init_sparsity != FROM_PARAM:
             self.init_sparsity = checked_share(init_sparsity, "init_sparsity")
-        self.final_sparsity = final_sparsity
-        self._wanted = self._final_shares(final_sparsity)
-        self.inter_func = checked_interpolation(inter_func)
-        self.global_sparsity = self._scope(global_sparsity)
+        self._wanted = self._final_shares(self.final_sparsity)
+        self.inter_func = checked_interpolation(self.inter_func)
+        self.global_sparsity = self._scope(self.global_sparsity)
         if self.global_sparsity and is_mapping:
             raise ValueError("final_sparsity by parameter cannot be global: use MagnitudePruningModifier, or a number.")
         if isinstance(self.init_sparsity, float) and self.init_sparsity > max(self._wanted):
             raise ValueError(
-                f"init_sparsity={init_sparsity} is above final_sparsity={final_sparsity}: masked weights do not come "
-                "back, so let it rise; ACDCPruningModifier and RigLPruningModifier bring weights back."
+                f"init_sparsity={init_sparsity} is above final_sparsity={self.final_sparsity}: masked weights do not "
+                "come back, so let it rise; ACDCPruningModifier and RigLPruningModifier bring weights back."
             )
         #: Sparsity of each weight before the first update.
         self._found: dict[str, float] = {}
@@ -177,7 +163,7 @@ class GradualPruningModifier(PruningModifier):
             targets,
             self.pattern,
             kept={name: self._as_output_first(name, whole(mask)) for name, mask in self.masks.items()},
-            together=self.global_sparsity,
+            together=bool(self.global_sparsity),
         )
         return {name: self._as_output_first(name, mask) for name, mask in masks.items()}
 

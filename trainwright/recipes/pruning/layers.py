@@ -6,12 +6,13 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from trainwright.core.modifier import Modifier, Site
-from trainwright.recipes.pruning.per_weight import note_unused_frequency
+from trainwright.core.modifier import Site
+from trainwright.recipes.pruning.per_weight import TakesLogTypes, ignore_frequency
 from trainwright.recipes.selecting import select_layers
 
 _SIMPLE = (str, int, float, bool, type(None))
@@ -65,7 +66,8 @@ def returned_length(layer: nn.Module) -> int:
     return 0
 
 
-class LayerPruningModifier(Modifier):
+@dataclass(kw_only=True, eq=False)
+class LayerPruningModifier(TakesLogTypes):
     """Takes layers out from ``start_epoch`` on; they come back at ``end_epoch`` where that is given.
 
     Without ``end_epoch`` the layers are gone for good, with their weights. With it they stay in the model, unused and
@@ -77,19 +79,14 @@ class LayerPruningModifier(Modifier):
 
     changes_structure = True
 
-    def __init__(
-        self,
-        *,
-        layers: str | Iterable[str],
-        start_epoch: float = -1.0,
-        end_epoch: float = -1.0,
-        update_frequency: float = -1.0,
-        log_types: Any = "__ALL__",
-    ) -> None:
-        note_unused_frequency(self, update_frequency)
+    layers: str | Iterable[str]
+
+    def __post_init__(self) -> None:
+        ignore_frequency(self)
         # At the very beginning there would be nothing to come back from.
-        super().__init__(start_epoch=start_epoch, end_epoch=end_epoch if end_epoch > 0 else -1.0)
-        self.layers = layers if isinstance(layers, str) else list(layers)
+        self.end_epoch = self.end_epoch if self.end_epoch > 0 else -1.0
+        super().__post_init__()
+        self.layers = self.layers if isinstance(self.layers, str) else list(self.layers)
         self._names: list[str] = []
         self._are_out = False
         #: Parameters that left the model when it was prepared.

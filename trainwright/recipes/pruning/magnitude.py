@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -37,6 +36,7 @@ class GlobalMagnitudePruningModifier(MagnitudePruningModifier):
     ranks_together = True
 
 
+@dataclass(kw_only=True, eq=False)
 class GMPruningModifier(MagnitudePruningModifier):
     """Gradual magnitude pruning; ``global_sparsity`` ranks all weights together.
 
@@ -47,40 +47,16 @@ class GMPruningModifier(MagnitudePruningModifier):
 
     ranks_together = None
 
-    def __init__(
-        self,
-        *,
-        init_sparsity: float | str,
-        final_sparsity: float | dict[Any, list[str]],
-        start_epoch: float = -1.0,
-        end_epoch: float = -1.0,
-        update_frequency: float = -1.0,
-        params: str | Iterable[str] | None = None,
-        leave_enabled: bool = True,
-        inter_func: str = "cubic",
-        mask_type: str | list[int] = "unstructured",
-        global_sparsity: bool = False,
-        phased: bool = False,
-        score_type: str = "magnitude",
-        log_types: Any = "__ALL__",
-    ) -> None:
-        if phased:
+    global_sparsity: bool | None = False
+    phased: bool = False
+    score_type: str = "magnitude"
+
+    def __post_init__(self) -> None:
+        if self.phased:
             raise ValueError("phased=True: use ACDCPruningModifier, which alternates sparse and dense phases.")
-        if score_type != "magnitude":
-            other = _OTHER_SCORES.get(score_type.lower(), "the pruning modifier of that name")
-            raise ValueError(f"score_type={score_type!r}: use {other}; this one goes by magnitude.")
-        if global_sparsity:
+        if self.score_type != "magnitude":
+            other = _OTHER_SCORES.get(self.score_type.lower(), "the pruning modifier of that name")
+            raise ValueError(f"score_type={self.score_type!r}: use {other}; this one goes by magnitude.")
+        if self.global_sparsity:
             warn("global_sparsity=True acts, but GlobalMagnitudePruningModifier says what it does: use that.")
-        super().__init__(
-            init_sparsity=init_sparsity,
-            final_sparsity=final_sparsity,
-            start_epoch=start_epoch,
-            end_epoch=end_epoch,
-            update_frequency=update_frequency,
-            params=params,
-            leave_enabled=leave_enabled,
-            inter_func=inter_func,
-            mask_type=mask_type,
-            global_sparsity=global_sparsity,
-            log_types=log_types,
-        )
+        super().__post_init__()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from trainwright.recipes.pruning.sparsity import checked_share
 from trainwright.recipes.pruning.surgeon import SurgeonModifier, removed_part, saliency
 
 
+@dataclass(kw_only=True, eq=False)
 class MFACPruningModifier(SurgeonModifier):
     """As OBSPruningModifier, but the gradients are kept (on ``grads_device``) instead of blocks of the matrix.
 
@@ -27,51 +28,27 @@ class MFACPruningModifier(SurgeonModifier):
     1e-05
     """
 
-    def __init__(
-        self,
-        *,
-        init_sparsity: float | str,
-        final_sparsity: float | dict[Any, list[str]],
-        start_epoch: float = -1.0,
-        end_epoch: float = -1.0,
-        update_frequency: float = -1.0,
-        params: str | Iterable[str] | None = None,
-        leave_enabled: bool = True,
-        inter_func: str = "cubic",
-        global_sparsity: bool = False,
-        use_gradient_buffering: bool | None = None,
-        num_grads: int | dict[Any, int] = 64,
-        damp: float = 1e-5,
-        grads_device: str | int = "cpu",
-        fisher_block_size: int | None = 2000,
-        num_pages: int = 1,
-        available_devices: list[str] | None = None,
-        mask_type: str | list[int] = "unstructured",
-        grad_sampler_kwargs: dict[str, Any] | None = None,
-        log_types: Any = "__ALL__",
-    ) -> None:
-        super().__init__(
-            init_sparsity=init_sparsity,
-            final_sparsity=final_sparsity,
-            start_epoch=start_epoch,
-            end_epoch=end_epoch,
-            update_frequency=update_frequency,
-            params=params,
-            leave_enabled=leave_enabled,
-            inter_func=inter_func,
-            mask_type=mask_type,
-            global_sparsity=global_sparsity,
-            log_types=log_types,
-        )
-        self.num_grads, self.damp = _checked_counts(num_grads), float(damp)
-        self.grads_device, self.fisher_block_size = grads_device, fisher_block_size
-        if self.damp <= 0 or (fisher_block_size is not None and fisher_block_size < 1):
+    global_sparsity: bool | None = False
+    use_gradient_buffering: bool | None = None
+    num_grads: int | dict[Any, int] = 64
+    damp: float = 1e-5
+    grads_device: str | int = "cpu"
+    fisher_block_size: int | None = 2000
+    num_pages: int = 1
+    available_devices: list[str] | None = None
+    grad_sampler_kwargs: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.num_grads = self._counts = _checked_counts(self.num_grads)
+        self.damp = float(self.damp)
+        if self.damp <= 0 or (self.fisher_block_size is not None and self.fisher_block_size < 1):
             raise ValueError("damp and fisher_block_size must be more than 0 (fisher_block_size may be null).")
         unused = {
-            "num_pages": num_pages != 1,
-            "available_devices": bool(available_devices),
-            "use_gradient_buffering": bool(use_gradient_buffering),
-            "grad_sampler_kwargs": bool(grad_sampler_kwargs),
+            "num_pages": self.num_pages != 1,
+            "available_devices": bool(self.available_devices),
+            "use_gradient_buffering": bool(self.use_gradient_buffering),
+            "grad_sampler_kwargs": bool(self.grad_sampler_kwargs),
         }
         if given := [name for name, is_given in unused.items() if is_given]:
             warn(
@@ -80,7 +57,7 @@ class MFACPruningModifier(SurgeonModifier):
 
     def _count_for(self, wanted: dict[str, float]) -> int:
         reached = sum(wanted.values()) / max(len(wanted), 1)
-        return self.num_grads[max(share for share in self.num_grads if share <= reached or share == 0.0)]
+        return self._counts[max(share for share in self._counts if share <= reached or share == 0.0)]
 
     def remove(self, site: Site, wanted: dict[str, float]) -> None:
         weights = self.weights(site)

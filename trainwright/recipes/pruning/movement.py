@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from trainwright.recipes.pruning.gradual import GradualPruningModifier, magnitud
 _RATE = 0.01
 
 
+@dataclass(kw_only=True, eq=False)
 class MovementPruningModifier(GradualPruningModifier):
     """Scores add up ``-0.01 * weight * gradient`` at each step from the beginning of the run.
 
@@ -28,32 +28,7 @@ class MovementPruningModifier(GradualPruningModifier):
 
     kinds = ("mask", "score")
 
-    def __init__(
-        self,
-        *,
-        init_sparsity: float | str,
-        final_sparsity: float | dict[Any, list[str]],
-        start_epoch: float = -1.0,
-        end_epoch: float = -1.0,
-        update_frequency: float = -1.0,
-        params: str | Iterable[str] | None = None,
-        leave_enabled: bool = True,
-        inter_func: str = "cubic",
-        mask_type: str | list[int] = "unstructured",
-        log_types: Any = "__ALL__",
-    ) -> None:
-        super().__init__(
-            init_sparsity=init_sparsity,
-            final_sparsity=final_sparsity,
-            start_epoch=start_epoch,
-            end_epoch=end_epoch,
-            update_frequency=update_frequency,
-            params=params,
-            leave_enabled=leave_enabled,
-            inter_func=inter_func,
-            mask_type=mask_type,
-            log_types=log_types,
-        )
+    global_sparsity: bool | None = field(default=None, init=False)
 
     @torch.no_grad()
     def before_update(self, site: Site) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from trainwright.recipes.pruning.surgeon import SurgeonModifier, removed_part, s
 _WIDTH = 4
 
 
+@dataclass(kw_only=True, eq=False)
 class OBSPruningModifier(SurgeonModifier):
     """Scores are ``w² / (2 [F⁻¹]ww)``, and the weights that stay move by ``-F⁻¹ w / [F⁻¹]ww``.
 
@@ -28,49 +29,27 @@ class OBSPruningModifier(SurgeonModifier):
     True
     """
 
-    def __init__(
-        self,
-        *,
-        init_sparsity: float | str,
-        final_sparsity: float | dict[Any, list[str]],
-        start_epoch: float = -1.0,
-        end_epoch: float = -1.0,
-        update_frequency: float = -1.0,
-        params: str | Iterable[str] | None = None,
-        leave_enabled: bool = True,
-        inter_func: str = "cubic",
-        global_sparsity: bool = True,
-        mask_type: str = "unstructured",
-        num_grads: int = 1024,
-        damp: float = 1e-7,
-        fisher_block_size: int = 1,
-        grad_sampler_kwargs: dict[str, Any] | None = None,
-        num_recomputations: int = 1,
-        log_types: Any = "__ALL__",
-    ) -> None:
-        if mask_type not in ("unstructured", "block4"):
-            raise ValueError(f"mask_type={mask_type!r}: OBSPruningModifier knows 'unstructured' and 'block4'.")
-        super().__init__(
-            init_sparsity=init_sparsity,
-            final_sparsity=final_sparsity,
-            start_epoch=start_epoch,
-            end_epoch=end_epoch,
-            update_frequency=update_frequency,
-            params=params,
-            leave_enabled=leave_enabled,
-            inter_func=inter_func,
-            mask_type=mask_type,
-            global_sparsity=global_sparsity,
-            log_types=log_types,
-        )
-        self.num_grads, self.damp = int(num_grads), float(damp)
-        self.fisher_block_size, self.num_recomputations = int(fisher_block_size), int(num_recomputations)
+    global_sparsity: bool | None = True
+    num_grads: int = 1024
+    damp: float = 1e-7
+    fisher_block_size: int = 1
+    grad_sampler_kwargs: dict[str, Any] | None = None
+    num_recomputations: int = 1
+
+    def __post_init__(self) -> None:
+        if self.mask_type not in ("unstructured", "block4"):
+            raise ValueError(f"mask_type={self.mask_type!r}: OBSPruningModifier knows 'unstructured' and 'block4'.")
+        super().__post_init__()
+        self.num_grads, self.damp = int(self.num_grads), float(self.damp)
+        self.fisher_block_size, self.num_recomputations = int(self.fisher_block_size), int(self.num_recomputations)
         for name in ("num_grads", "damp", "fisher_block_size", "num_recomputations"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}={getattr(self, name)} must be more than 0.")
-        if mask_type == "block4" and self.fisher_block_size % _WIDTH:
-            raise ValueError(f"fisher_block_size={fisher_block_size} must be a multiple of 4 for mask_type block4.")
-        if grad_sampler_kwargs:
+        if self.mask_type == "block4" and self.fisher_block_size % _WIDTH:
+            raise ValueError(
+                f"fisher_block_size={self.fisher_block_size} must be a multiple of 4 for mask_type block4."
+            )
+        if self.grad_sampler_kwargs:
             warn("grad_sampler_kwargs has no effect: gradients are those of the training's own batches.")
 
     @property

@@ -3,41 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from trainwright.config.warnings import warn
 from trainwright.core.modifier import Modifier, Site
-from trainwright.recipes.selecting import select_parameters
+from trainwright.recipes.selecting import ALL_PRUNABLE, select_parameters
 from trainwright.recipes.spread import placed
 
 
-def note_unused_frequency(modifier: Modifier, frequency: float) -> None:
-    """Say once that ``update_frequency`` has no effect, where somebody set it."""
-    if frequency != -1:
+def ignore_frequency(modifier: Modifier) -> None:
+    """Take ``update_frequency`` back, and say once that it has no effect, where somebody set it."""
+    if (frequency := modifier.update_frequency) != -1:
         warn(f"update_frequency={frequency} has no effect: {type(modifier).__name__} acts at its start and end only.")
+    modifier.update_frequency = -1.0
 
 
-class PerWeightModifier(Modifier):
+@dataclass(kw_only=True, eq=False)
+class TakesLogTypes(Modifier):
+    """Takes ``log_types`` for old recipes' sake; it has no effect: what is logged goes to every tracker."""
+
+    log_types: Any = "__ALL__"
+
+
+@dataclass(kw_only=True, eq=False)
+class PerWeightModifier(TakesLogTypes):
     """Keeps tensors of several kinds, each by name of a parameter and shaped like it: they are its state.
 
     They move to the weights' device when first needed, are saved and loaded, and follow when parameters are replaced.
     """
 
     #: What is kept of each weight.
-    kinds: tuple[str, ...] = ()
+    kinds: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(
-        self,
-        *,
-        params: str | Iterable[str],
-        start_epoch: float = -1.0,
-        end_epoch: float = -1.0,
-        update_frequency: float = -1.0,
-    ) -> None:
-        super().__init__(start_epoch=start_epoch, end_epoch=end_epoch, update_frequency=update_frequency)
-        self.params = params if isinstance(params, str) else list(params)
+    params: str | Iterable[str] | None = ALL_PRUNABLE
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.params = self.params if isinstance(self.params, str) else list(self.params or [])
         #: Kind -> name of a parameter -> tensor.
         self.kept: dict[str, dict[str, Tensor]] = {kind: {} for kind in self.kinds}
         self._names: list[str] | None = None
@@ -45,7 +50,7 @@ class PerWeightModifier(Modifier):
 
     def chosen_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
         """What ``params`` selects."""
-        return select_parameters(model, self.params)
+        return select_parameters(model, self.params or [])
 
     def prepare_model(self, model: nn.Module) -> None:
         self._names = list(self.chosen_parameters(model))

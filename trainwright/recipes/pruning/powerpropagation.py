@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from trainwright.core.modifier import Site
-from trainwright.recipes.pruning.per_weight import PerWeightModifier, note_unused_frequency
-from trainwright.recipes.selecting import ALL_PRUNABLE, select_parameters
+from trainwright.recipes.pruning.per_weight import PerWeightModifier, ignore_frequency
+from trainwright.recipes.selecting import select_parameters
 
 
+@dataclass(kw_only=True, eq=False)
 class PowerpropagationModifier(PerWeightModifier):
     """Trains ``t`` where the weight is ``t * |t| ** (alpha - 1)``.
 
@@ -26,29 +26,21 @@ class PowerpropagationModifier(PerWeightModifier):
 
     kinds = ("trained",)
 
-    def __init__(
-        self,
-        *,
-        start_epoch: float = -1.0,
-        end_epoch: float = -1.0,
-        params: str | Iterable[str] = ALL_PRUNABLE,
-        alpha: float = 1.0,
-        strict: bool = True,
-        update_frequency: float = -1.0,
-        log_types: Any = "__ALL__",
-    ) -> None:
-        super().__init__(params=params, start_epoch=start_epoch, end_epoch=end_epoch)
-        note_unused_frequency(self, update_frequency)
-        self.alpha = float(alpha)
+    alpha: float = 1.0
+    strict: bool = True
+
+    def __post_init__(self) -> None:
+        ignore_frequency(self)
+        super().__post_init__()
+        alpha, self.alpha = self.alpha, float(self.alpha)
         if not self.alpha >= 1:
             raise ValueError(f"alpha={alpha} must be 1 or more: below 1 gradients grow without bound near zero.")
-        self.strict = strict
 
     def chosen_parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
         if self.strict:
             return super().chosen_parameters(model)
         chosen: dict[str, nn.Parameter] = {}
-        for pattern in [self.params] if isinstance(self.params, str) else self.params:
+        for pattern in [self.params] if isinstance(self.params, str) else self.params or []:
             with suppress(ValueError):
                 chosen.update(select_parameters(model, pattern))
         return chosen

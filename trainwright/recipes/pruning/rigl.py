@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,17 +11,17 @@ from torch import Tensor, nn
 
 from trainwright.config.warnings import warn
 from trainwright.core.modifier import Site
-from trainwright.recipes.pruning.base import PruningModifier, dense_gradient
+from trainwright.recipes.pruning.base import ScheduledPruningModifier, dense_gradient
 from trainwright.recipes.pruning.gradual import magnitudes
 from trainwright.recipes.pruning.masks import lowest, masks_of
 from trainwright.recipes.pruning.optimizer_state import reset_momenta
 from trainwright.recipes.pruning.sparsity import checked_share, progress_between
-from trainwright.recipes.selecting import ALL_PRUNABLE
 
 STRATEGIES = ("uniform", "erdos_renyi", "erdos_renyi_kernel")
 
 
-class RigLPruningModifier(PruningModifier):
+@dataclass(kw_only=True, eq=False)
+class RigLPruningModifier(ScheduledPruningModifier):
     """Trains a network of constant sparsity, and moves a share of its connections at each update.
 
     The share falls from ``init_update_fraction`` to 0 along a cosine. Growth goes by the gradient of the training step
@@ -34,50 +34,33 @@ class RigLPruningModifier(PruningModifier):
 
     changes_graph = True
 
-    def __init__(
-        self,
-        *,
-        final_sparsity: float,
-        start_epoch: float,
-        end_epoch: float,
-        update_frequency: float,
-        params: str | Iterable[str] = ALL_PRUNABLE,
-        num_grads: int = 1,
-        leave_enabled: bool = True,
-        global_sparsity: bool = False,
-        momentum_buffer_reset: bool = True,
-        mask_type: str = "unstructured",
-        sparsity_strategy: str = "erdos_renyi_kernel",
-        init_update_fraction: float = 0.3,
-        grad_sampler_kwargs: dict[str, Any] | None = None,
-        log_types: Any = "__ALL__",
-    ) -> None:
-        if global_sparsity:
+    final_sparsity: float
+    num_grads: int = 1
+    global_sparsity: bool | None = False
+    momentum_buffer_reset: bool = True
+    sparsity_strategy: str = "erdos_renyi_kernel"
+    init_update_fraction: float = 0.3
+    grad_sampler_kwargs: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if self.global_sparsity:
             raise ValueError(
                 "global_sparsity=True is not for RigL: sparsity_strategy spreads the sparsity over layers."
             )
-        if mask_type != "unstructured":
-            raise ValueError(f"mask_type={mask_type!r}: RigL moves single weights, so use 'unstructured'.")
-        if sparsity_strategy not in STRATEGIES:
-            raise ValueError(f"sparsity_strategy={sparsity_strategy!r} is not known: use {', '.join(STRATEGIES)}.")
-        if end_epoch == -1:
+        if self.mask_type != "unstructured":
+            raise ValueError(f"mask_type={self.mask_type!r}: RigL moves single weights, so use 'unstructured'.")
+        if self.sparsity_strategy not in STRATEGIES:
+            raise ValueError(f"sparsity_strategy={self.sparsity_strategy!r} is not known: use {', '.join(STRATEGIES)}.")
+        if self.end_epoch == -1:
             raise ValueError("end_epoch=-1: connections move less and less until end_epoch, so name it.")
-        if num_grads < 1:
-            raise ValueError(f"num_grads={num_grads} must be 1 or more.")
-        super().__init__(
-            params=params,
-            start_epoch=start_epoch,
-            end_epoch=end_epoch,
-            update_frequency=update_frequency,
-            leave_enabled=leave_enabled,
-            log_types=log_types,
-        )
-        if grad_sampler_kwargs:
+        if self.num_grads < 1:
+            raise ValueError(f"num_grads={self.num_grads} must be 1 or more.")
+        super().__post_init__()
+        if self.grad_sampler_kwargs:
             warn("grad_sampler_kwargs has no effect: gradients are those of the training's own batches.")
-        self.final_sparsity = checked_share(final_sparsity, "final_sparsity")
-        self.init_update_fraction = checked_share(init_update_fraction, "init_update_fraction")
-        self.num_grads, self.sparsity_strategy = int(num_grads), sparsity_strategy
-        self.momentum_buffer_reset = momentum_buffer_reset
+        self.final_sparsity = checked_share(self.final_sparsity, "final_sparsity")
+        self.init_update_fraction = checked_share(self.init_update_fraction, "init_update_fraction")
+        self.num_grads = int(self.num_grads)
         self._epoch_reached = 0.0
         #: Of the step that is being made, where an update follows it; never saved.
         self._gradients: dict[str, Tensor] = {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ from trainwright.recipes.pruning.masks import lowest
 from trainwright.recipes.selecting import suggestion
 
 
+@dataclass(kw_only=True, eq=False)
 class StructuredPruningModifier(GradualPruningModifier):
     """Masks the filters (outputs) or channels (inputs) with the smallest l2 norm; LayerThinningModifier takes them out.
 
@@ -29,41 +30,21 @@ class StructuredPruningModifier(GradualPruningModifier):
     'filter'
     """
 
-    def __init__(
-        self,
-        *,
-        init_sparsity: float | str,
-        final_sparsity: float | dict[Any, list[str]],
-        start_epoch: float = -1.0,
-        end_epoch: float = -1.0,
-        update_frequency: float = -1.0,
-        param_groups: list[list[str]] | None = None,
-        params: str | Iterable[str] | None = None,
-        leave_enabled: bool = True,
-        inter_func: str = "cubic",
-        mask_type: str = "filter",
-        log_types: Any = "__ALL__",
-    ) -> None:
-        if mask_type not in ("filter", "channel"):
-            raise ValueError(f"mask_type={mask_type!r}: StructuredPruningModifier knows 'filter' and 'channel'.")
+    param_groups: list[list[str]] | None = None
+    mask_type: str | list[int] = "filter"
+    global_sparsity: bool | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if self.mask_type not in ("filter", "channel"):
+            raise ValueError(f"mask_type={self.mask_type!r}: StructuredPruningModifier knows 'filter' and 'channel'.")
+        self.param_groups = self._groups = [list(group) for group in self.param_groups or []]
+        named = [name for group in self._groups for name in group]
+        are_named = isinstance(self.final_sparsity, dict)
         #: Nobody said which weights: those whose outputs another layer reads, never the model's own answer.
-        self._chooses = params is None and not param_groups and not isinstance(final_sparsity, dict)
-        if params is None and param_groups and not isinstance(final_sparsity, dict):
-            params = [name for group in param_groups for name in group]
-        super().__init__(
-            init_sparsity=init_sparsity,
-            final_sparsity=final_sparsity,
-            start_epoch=start_epoch,
-            end_epoch=end_epoch,
-            update_frequency=update_frequency,
-            params=params,
-            leave_enabled=leave_enabled,
-            inter_func=inter_func,
-            mask_type=mask_type,
-            log_types=log_types,
-        )
-        self.param_groups = [list(group) for group in param_groups or []]
-        named = [name for group in self.param_groups for name in group]
+        self._chooses = self.params is None and not named and not are_named
+        if self.params is None and named and not are_named:
+            self.params = named
+        super().__post_init__()
         if twice := [name for name in named if named.count(name) > 1]:
             raise ValueError(f"param_groups names {twice[0]!r} twice: a weight belongs to one group.")
         #: Weight -> one-dimensional parameters that are masked with its filters.
@@ -87,7 +68,7 @@ class StructuredPruningModifier(GradualPruningModifier):
     def prepare_model(self, model: nn.Module) -> None:
         super().prepare_model(model)
         assert self._names is not None
-        for group in self.param_groups:
+        for group in self._groups:
             for name in group:
                 if name not in self._names:
                     raise ValueError(f"param_groups: {name!r} is not among params{suggestion(name, self._names)}.")
@@ -127,8 +108,8 @@ class StructuredPruningModifier(GradualPruningModifier):
         return found
 
     def _grouped(self, names: Iterable[str]) -> list[list[str]]:
-        together = {name for group in self.param_groups for name in group}
-        return [*self.param_groups, *([name] for name in names if name not in together)]
+        together = {name for group in self._groups for name in group}
+        return [*self._groups, *([name] for name in names if name not in together)]
 
     def scored(self, site: Site) -> dict[str, nn.Parameter]:
         extra = {name for names in self._companions.values() for name in names}

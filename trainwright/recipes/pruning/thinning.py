@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from trainwright.core.modifier import Modifier, Site
+from trainwright.core.modifier import Site
 from trainwright.recipes.pruning.channels import Space, find_spaces
 from trainwright.recipes.pruning.cutting import Replaced, cut_layer, fit_to_shapes, is_by_channel, output_dimension
-from trainwright.recipes.pruning.per_weight import note_unused_frequency
+from trainwright.recipes.pruning.per_weight import TakesLogTypes, ignore_frequency
 from trainwright.recipes.selecting import suggestion
 
 logger = logging.getLogger("trainwright")
@@ -22,7 +23,8 @@ Cuts = dict[str, tuple[Tensor | None, Tensor | None]]
 _SAME_MOMENT = 1e-6
 
 
-class LayerThinningModifier(Modifier):
+@dataclass(kw_only=True, eq=False)
+class LayerThinningModifier(TakesLogTypes):
     """Takes zero filters (or channels) out of the layers, and the inputs that read them out of the next ones.
 
     Happens at ``start_epoch`` where that is 0 or more, at each of ``update_epochs``, and after training where it never
@@ -38,29 +40,21 @@ class LayerThinningModifier(Modifier):
     changes_structure = True
     needs_whole_tensors = True
 
-    def __init__(
-        self,
-        *,
-        param_group_dependency_map: dict[str, list[str]] | None = None,
-        structure_type: str = "filter",
-        start_epoch: float = -1.0,
-        update_epochs: list[float] | None = None,
-        strict: bool = True,
-        end_epoch: float = -1.0,
-        update_frequency: float = -1.0,
-        log_types: Any = "__ALL__",
-    ) -> None:
-        if end_epoch != -1:
-            raise ValueError(f"end_epoch={end_epoch}: what is taken out does not come back; leave end_epoch out.")
-        note_unused_frequency(self, update_frequency)
-        super().__init__(start_epoch=start_epoch)
-        if structure_type not in ("filter", "channel"):
-            raise ValueError(f"structure_type={structure_type!r} must be 'filter' or 'channel'.")
-        self.update_epochs = [float(epoch) for epoch in update_epochs or []]
-        if self.update_epochs != sorted(set(self.update_epochs)):
-            raise ValueError(f"update_epochs={update_epochs} must rise from one to the next.")
-        self.param_group_dependency_map = param_group_dependency_map
-        self.structure_type, self.strict = structure_type, strict
+    param_group_dependency_map: dict[str, list[str]] | None = None
+    structure_type: str = "filter"
+    update_epochs: list[float] | None = None
+    strict: bool = True
+
+    def __post_init__(self) -> None:
+        if self.end_epoch != -1:
+            raise ValueError(f"end_epoch={self.end_epoch}: what is taken out does not come back; leave end_epoch out.")
+        ignore_frequency(self)
+        super().__post_init__()
+        if self.structure_type not in ("filter", "channel"):
+            raise ValueError(f"structure_type={self.structure_type!r} must be 'filter' or 'channel'.")
+        self._due = [float(epoch) for epoch in self.update_epochs or []]
+        if self._due != sorted(set(self._due)):
+            raise ValueError(f"update_epochs={self.update_epochs} must rise from one to the next.")
         self._last: float | None = None
         self._rebuild: Callable[[Replaced], None] | None = None
         #: Parameters and buffers that have another size than the model was built with.
@@ -84,7 +78,7 @@ class LayerThinningModifier(Modifier):
 
     def update(self, site: Site, epoch: float) -> None:
         last = -1.0 if self._last is None else self._last
-        if any(last < due <= epoch + _SAME_MOMENT for due in self.update_epochs):
+        if any(last < due <= epoch + _SAME_MOMENT for due in self._due):
             self._thin(site.model, epoch)
 
     def _thin(self, model: nn.Module, epoch: float) -> None:
@@ -101,7 +95,7 @@ class LayerThinningModifier(Modifier):
 
     @property
     def final_epoch(self) -> float:
-        return max(self.start_epoch, 0.0, *self.update_epochs)
+        return max(self.start_epoch, 0.0, *self._due)
 
     def values_to_save(self) -> dict[str, Any]:
         return {"last": self._last, "shapes": self._shapes}

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from trainwright.core.modifier import Site
-from trainwright.recipes.pruning.base import PruningModifier, mask_gradients
+from trainwright.recipes.pruning.base import ScheduledPruningModifier, mask_gradients
 from trainwright.recipes.pruning.masks import masks_of
 from trainwright.recipes.pruning.sparsity import checked_share
-from trainwright.recipes.selecting import ALL_PRUNABLE
 
 
-class TopKASTPruningModifier(PruningModifier):
+@dataclass(kw_only=True, eq=False)
+class TopKASTPruningModifier(ScheduledPruningModifier):
     """Two masks: the model holds the largest weights (forward set), gradients reach a larger set (backward set).
 
     The other weights are kept aside, and put in place while the optimizer steps; at the next update of the masks they
@@ -33,38 +33,22 @@ class TopKASTPruningModifier(PruningModifier):
     #: ``aside``: the values of weights that the forward mask takes away, zero elsewhere.
     kinds = ("mask", "backward", "aside")
 
-    def __init__(
-        self,
-        *,
-        forward_sparsity: float,
-        backward_sparsity: float,
-        start_epoch: float,
-        end_epoch: float,
-        update_frequency: float,
-        params: str | Iterable[str] = ALL_PRUNABLE,
-        global_sparsity: bool = True,
-        leave_enabled: bool = True,
-        mask_type: str | list[int] = "unstructured",
-        active_weight_decay: float = 0.0001,
-        log_types: Any = "__ALL__",
-    ) -> None:
-        super().__init__(
-            params=params,
-            start_epoch=start_epoch,
-            end_epoch=end_epoch,
-            update_frequency=update_frequency,
-            leave_enabled=leave_enabled,
-            mask_type=mask_type,
-            log_types=log_types,
-        )
-        self.forward_sparsity = checked_share(forward_sparsity, "forward_sparsity")
-        self.backward_sparsity = checked_share(backward_sparsity, "backward_sparsity")
+    forward_sparsity: float
+    backward_sparsity: float
+    global_sparsity: bool | None = True
+    active_weight_decay: float = 0.0001
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        forward, backward = self.forward_sparsity, self.backward_sparsity
+        self.forward_sparsity = checked_share(forward, "forward_sparsity")
+        self.backward_sparsity = checked_share(backward, "backward_sparsity")
         if self.backward_sparsity > self.forward_sparsity or self.forward_sparsity == 1:
             raise ValueError(
-                f"backward_sparsity={backward_sparsity} must not be above forward_sparsity={forward_sparsity}, and "
+                f"backward_sparsity={backward} must not be above forward_sparsity={forward}, and "
                 "that one not be 1: training reaches at least the weights that are used."
             )
-        self.active_weight_decay, self.global_sparsity = float(active_weight_decay), global_sparsity
+        self.active_weight_decay = float(self.active_weight_decay)
 
     @property
     def backward_masks(self) -> dict[str, Tensor]:
@@ -77,7 +61,7 @@ class TopKASTPruningModifier(PruningModifier):
         whole = {n: w + aside[n] if n in aside else w.detach().clone() for n, w in weights.items()}
         scores = {name: self._as_output_first(name, value.abs()) for name, value in whole.items()}
         forward, backward = (
-            masks_of(scores, dict.fromkeys(scores, share), self.pattern, together=self.global_sparsity)
+            masks_of(scores, dict.fromkeys(scores, share), self.pattern, together=bool(self.global_sparsity))
             for share in (self.forward_sparsity, self.backward_sparsity)
         )
         self.kept["backward"] = {n: self._as_output_first(n, mask).contiguous() for n, mask in backward.items()}

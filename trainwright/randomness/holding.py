@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from trainwright.core import generators
+from trainwright.randomness import generators
 
 CONTAINERS = (list, tuple, set, frozenset, deque, dict)
 #: Items of one container that are looked at.

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainwright.core import generators
-from trainwright.core.holding import (
+from trainwright.randomness import generators
+from trainwright.randomness.holding import (
     CONTAINERS,
     asks_the_clock,
     asks_the_system,
