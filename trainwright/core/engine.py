@@ -10,11 +10,14 @@ import threading
 from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from trainwright.core.backend import Backend
 from trainwright.core.layout import Weights
-from trainwright.randomness.own_generators import OwnGenerators
+
+if TYPE_CHECKING:
+    # It needs numpy, which the command line does without.
+    from trainwright.randomness.own_generators import OwnGenerators
 
 
 class Portion(NamedTuple):
