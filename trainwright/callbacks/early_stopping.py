@@ -20,6 +20,8 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
     3
     """
 
+    _leaves_model_alone = True
+
     def __init__(self, early_stopping_patience: int = 1, early_stopping_threshold: float | None = 0.0) -> None:
         self.early_stopping_patience = early_stopping_patience
         self.early_stopping_threshold = early_stopping_threshold

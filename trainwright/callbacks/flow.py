@@ -20,6 +20,8 @@ class DefaultFlowCallback(TrainerCallback):
     Callbacks may change ``state.logging_steps`` (``eval_steps``, ``save_steps``) or a strategy while training runs.
     """
 
+    _leaves_model_alone = True
+
     def __init__(self) -> None:
         self._log, self._evaluate, self._save = (_Rhythm(topic) for topic in TOPICS)
         self._strategies: tuple[Any, ...] = ()

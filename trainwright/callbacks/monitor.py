@@ -34,6 +34,8 @@ class Monitor(TrainerCallback):
     False
     """
 
+    _leaves_model_alone = True
+
     def __init__(
         self,
         *,

@@ -37,6 +37,8 @@ def in_notebook() -> bool:
 class NotebookCallback(ProgressCallback):
     """Header, count of steps, a curve of the losses and a table of what was logged."""
 
+    _leaves_model_alone = True
+
     def __init__(self) -> None:
         super().__init__()
         self._screen: Any = None

@@ -36,6 +36,8 @@ Event = Callable[..., None]
 class PrinterCallback(TrainerCallback):
     """Prints each log as one line on stdout; ``disable_tqdm=True`` chooses it in place of the bars."""
 
+    _leaves_model_alone = True
+
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         logs = kwargs.get("logs")
         if logs is None or not state.is_local_process_zero:
@@ -70,6 +72,8 @@ class ProgressCallback(TrainerCallback):
 
     ``max_str_len`` bounds strings in log lines. ``console``, a ``rich.console.Console``, replaces the terminal found.
     """
+
+    _leaves_model_alone = True
 
     def __init__(self, max_str_len: int = 100, *, console: Console | None = None) -> None:
         self.max_str_len = max_str_len

@@ -23,6 +23,8 @@ class _Redacted(logging.Formatter):
 class RankLogCallback(TrainerCallback):
     """Writes what the logger "trainwright" says while a training runs; warnings always, the rest by ``log_level``."""
 
+    _leaves_model_alone = True
+
     def __init__(self, folder: Path, rank: int, level: int) -> None:
         self._path = folder / FOLDER / f"rank-{rank:05d}.log"
         self._level = min(level, logging.WARNING)

@@ -27,6 +27,8 @@ logger = logging.getLogger("trainwright")
 class RunDirectoryCallback(TrainerCallback):
     """Writes what a run was told, what it ran on, and what it logged; one JSON object a line."""
 
+    _leaves_model_alone = True
+
     listens_last = True
 
     def __init__(self) -> None:

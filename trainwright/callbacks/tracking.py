@@ -34,6 +34,8 @@ class TrackerCallback(TrainerCallback):
     ``names`` are for messages and for ``trackers.json``, which keeps the ids under which services know the run.
     """
 
+    _leaves_model_alone = True
+
     listens_last = True
 
     def __init__(self, trackers: Sequence[Tracker], names: Sequence[str] | None = None) -> None:

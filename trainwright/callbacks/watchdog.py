@@ -54,6 +54,8 @@ class WatchdogCallback(TrainerCallback):
     others wait for them.
     """
 
+    _leaves_model_alone = True
+
     listens_last = True
 
     def __init__(

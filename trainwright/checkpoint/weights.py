@@ -17,6 +17,7 @@ from trainwright.checkpoint.manifest import holds, is_listable, only_listed
 from trainwright.checkpoint.pieces import cut, piece_of
 from trainwright.checkpoint.sharded import StoredTensors, is_stored
 from trainwright.config.refused_versions import refuse_unsafe_transformers
+from trainwright.core.origin import class_if_imported
 from trainwright.core.spread import is_spread
 
 logger = logging.getLogger("trainwright")
@@ -95,7 +96,8 @@ def copied_apart(model: nn.Module) -> tuple[dict[str, Tensor], Convert | None] |
 
 
 def _of_transformers(model: Any) -> tuple[dict[str, Tensor], Convert | None] | None:
-    if type(model).save_pretrained.__module__ != "transformers.modeling_utils":
+    theirs = class_if_imported("transformers.modeling_utils", "PreTrainedModel")
+    if type(model).save_pretrained is not getattr(theirs, "save_pretrained", None):
         return None
     special = ("hf_quantizer", "hf_device_map", "peft_config")
     if any(getattr(model, name, None) is not None for name in special) or getattr(model, "_tp_size", None) is not None:
@@ -138,7 +140,9 @@ def save_model_config(model: Any, folder: Path) -> None:
     # As save_pretrained does: from_pretrained reads the number format and the class from here.
     config.dtype = str(model.dtype).removeprefix("torch.")
     # FSDP2 makes a class of its own of the model's, with that one behind it.
-    config.architectures = [type(model).__name__.removeprefix("FSDP")]
+    is_sharded = isinstance(model, class_if_imported("torch.distributed.fsdp", "FSDPModule"))
+    kind = type(model).__bases__[1] if is_sharded else type(model)
+    config.architectures = [kind.__name__]
     config.save_pretrained(str(folder))
 
 

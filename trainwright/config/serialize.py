@@ -1,6 +1,7 @@
 """Arguments as dicts, JSON and text. Secrets never appear in any of them."""
 
 import json
+import sys
 from enum import Enum
 from pathlib import PurePath
 from typing import Any
@@ -36,7 +37,7 @@ def _plain(value: Any) -> Any:
         return _plain(value.to_dict())
     # torch.float32 and the like are written as "float32", the way transformers writes them.
     text = str(value)
-    return text.removeprefix("torch.") if type(value).__name__ == "dtype" else text
+    return text.removeprefix("torch.") if isinstance(value, getattr(sys.modules.get("torch"), "dtype", ())) else text
 
 
 class Serialization(AllFields):

@@ -42,6 +42,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+from trainwright.core.origin import class_if_imported
 from trainwright.core.state import TrainerControl, TrainerState
 
 logger = logging.getLogger("trainwright")
@@ -85,6 +86,9 @@ class TrainerCallback:
     listens_last = False
     #: Several of one class are meant, each with settings of its own.
     may_repeat = False
+    #: Classes that only show, count and record set this, each for itself: the model need not be brought up to date for
+    #: them, where its weights live in another framework.
+    _leaves_model_alone = False
 
     def on_init_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> Any: ...
@@ -112,8 +116,8 @@ def listens_to(callback: Any, event: str) -> bool:
         return True
     for cls in type(callback).__mro__:
         if event in vars(cls):
-            # transformers has a base class of the same name and with the same empty methods.
-            return cls.__name__ != "TrainerCallback"
+            # transformers has a base class with the same empty methods.
+            return cls not in (TrainerCallback, class_if_imported("transformers.trainer_callback", "TrainerCallback"))
     return callable(getattr(callback, event, None))
 
 
@@ -218,8 +222,8 @@ class CallbackHandler:
 
     def _listener(self, callback: Any, event: str) -> Callable[..., Any]:
         listener = getattr(callback, event)
-        # Those of our own that show, count and record leave the model alone.
-        if self._before_looking is None or type(callback).__module__.startswith("trainwright.callbacks."):
+        # Said by the class itself: one that is derived from it may look.
+        if self._before_looking is None or vars(type(callback)).get("_leaves_model_alone", False):
             return listener
         return partial(_shown, self._before_looking, listener)
 

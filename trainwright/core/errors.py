@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from trainwright.core.origin import class_if_imported
+
 
 class MissingMetricError(KeyError, ValueError):
     """The metric that decides which model is best is not among those an evaluation produced."""
@@ -76,16 +78,18 @@ class GivenUp(BaseException):
     """Raised to leave a trial of a hyperparameter search that goes nowhere: nothing went wrong, nothing is saved."""
 
 
+_TYPES_OF_LOST_PEERS = ("DistBackendError", "DistNetworkError")
+_GLOOS_WORDS = ("onnection closed by peer", "onnection reset by peer", "gloo/transport")
+
+
 def lost_a_peer(error: BaseException) -> bool:
     """Whether another process of the run is gone, and this error only says so.
 
     >>> lost_a_peer(RuntimeError("gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer."))
     True
     """
-    # gloo has no type of its own; NCCL's and the store's are torch's, which is not imported here.
-    if type(error).__name__ in ("DistBackendError", "DistNetworkError"):
+    # NCCL's and the store's errors have types of torch's, which is not imported here.
+    if any(isinstance(error, class_if_imported("torch.distributed", name)) for name in _TYPES_OF_LOST_PEERS):
         return True
-    text = str(error)
-    return isinstance(error, RuntimeError) and any(
-        words in text for words in ("onnection closed by peer", "onnection reset by peer", "gloo/transport")
-    )
+    # gloo's exceptions arrive as bare RuntimeErrors (also in torch 2.13): nothing but their text tells.
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _GLOOS_WORDS)

@@ -14,6 +14,7 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
+from trainwright.core.origin import class_if_imported
 from trainwright.data.lengths import makes_columns_on_the_fly
 
 logger = logging.getLogger("trainwright")
@@ -137,7 +138,7 @@ def _innermost(model: Any) -> Any:
     model = getattr(model, "_orig_mod", model)
     if callable(getattr(model, "get_base_model", None)):
         return model.get_base_model()
-    if type(model).__name__ == "PeftMixedModel":  # has no get_base_model
+    if isinstance(model, class_if_imported("peft", "PeftMixedModel")):  # has no get_base_model
         return model.base_model.model
     return model
 

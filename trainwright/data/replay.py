@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from trainwright.core.origin import library_of
 from trainwright.data.twins import twin
 from trainwright.randomness import generators
 from trainwright.randomness.own_generators import OwnGenerators
@@ -138,7 +139,7 @@ def follows_epochs(sampler: Any) -> bool:
 
 def habit_of(source: Any, passed: Callable[[Any], list[Any]]) -> Habit:
     """Try ``source`` out on copies of it, which ``passed`` runs to their end; it is left as it is."""
-    if type(source).__module__.split(".")[0] in _KNOWN:
+    if library_of(type(source)) in _KNOWN:
         return Habit.REPEATS
     if not isinstance(source, Sized) or len(source) > _LONGEST:
         return Habit.UNTRIED

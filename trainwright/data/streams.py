@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+from trainwright.core.origin import class_if_imported
 from trainwright.data.loader import Loader
 from trainwright.data.plain import from_plain, to_plain
 from trainwright.data.seeding import StreamRandom
@@ -73,7 +74,8 @@ def _state_holder(loader: Any) -> tuple[Any, str | None]:
         return None, f"{name} offers no state_dict() and load_state_dict()"
     if loader.num_workers > 0:
         return None, f"workers read ahead, each with its own copy of {name}, so its state is not that of the run"
-    if any(type(part).__name__ == "BufferShuffledExamplesIterable" for part in _parts(source)):
+    shuffled = class_if_imported("datasets.iterable_dataset", "BufferShuffledExamplesIterable")
+    if any(isinstance(part, shuffled) for part in _parts(source)):
         return None, f"the state_dict() of {name} leaves out what its shuffle buffer holds"
     if any(_may_lose_a_batch(part) for part in _parts(source)):
         return None, f"the state_dict() of {name} is inexact where map(batched=True) meets a table format"

@@ -14,6 +14,7 @@ from trainwright.config.loading import Loaded
 from trainwright.config.options import fitting_options
 from trainwright.config.refused_versions import refuse_unsafe_transformers
 from trainwright.config.registry import load_object, registered, split_reference
+from trainwright.core.origin import OURS, library_of
 from trainwright.experiment.sources import resolve
 
 _ARCHITECTURES = {
@@ -50,7 +51,7 @@ def build_local(loaded: Loaded, **sizes: Any) -> nn.Module:
         inspect.signature(make).bind(**{**accepted, **section.options})
     except TypeError as error:
         raise loaded.error(("model", "options"), f"{section.name} {error}; the data gives {_listed(sizes)}.") from None
-    is_ours = str(getattr(make, "__module__", "")).startswith("trainwright.")
+    is_ours = library_of(make) == OURS
     options = {**accepted, **section.options}
     try:
         if is_ours and (given := set(sizes) & set(section.options)):

@@ -18,6 +18,7 @@ from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded, load_experiment
 from trainwright.config.secrets import redacted_values
 from trainwright.core.errors import MissingMetricError, NotSavedError
+from trainwright.core.origin import OURS, library_running
 from trainwright.experiment.building import Built, build, build_trained, run_folder, training_rows
 from trainwright.experiment.sources import columns_of, load_rows
 from trainwright.experiment.stored import (
@@ -101,7 +102,7 @@ def is_refusal(error: ValueError) -> bool:
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return trace is not None and str(trace.tb_frame.f_globals.get("__name__", "")).startswith("trainwright.")
+    return trace is not None and library_running(trace.tb_frame) == OURS
 
 
 def _refuse_other_samples(built: Built, folder: Path) -> None:

@@ -19,6 +19,7 @@ from trainwright.config.loading import Loaded
 from trainwright.config.registry import load_object, registered, split_reference
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.config.yaml12 import Place
+from trainwright.core.origin import class_if_imported
 from trainwright.experiment.tables import OWN_READERS, read_table
 
 _READERS = {
@@ -82,7 +83,8 @@ def _reason(error: BaseException) -> str:
     """What a reader says, in one line; what made it fail says more than that it did."""
     if any(words in f"{error} {error.__cause__!r}" for words in _EMPTY):
         return "it has no rows."
-    told = error.__cause__ if error.__cause__ is not None and "error occurred" in str(error) else error
+    only_says_so = isinstance(error, class_if_imported("datasets.exceptions", "DatasetGenerationError"))
+    told = error.__cause__ if error.__cause__ is not None and only_says_so else error
     text = str(told).strip().splitlines()
     return text[0] if text and type(told) is not StopIteration else "it has no rows."
 

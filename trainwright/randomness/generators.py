@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trainwright.core.origin import class_if_imported
+
 _ARRAY = "$array"
 
 
@@ -148,8 +150,8 @@ def _native_bits(value: Any, stored: Any) -> Any:
 
 
 def _is_torch(value: Any) -> bool:
-    kind = type(value)
-    return kind.__name__ == "Generator" and kind.__module__.split(".")[0] == "torch"
+    # By its class: ``isinstance`` would run code of a proxy's.
+    return issubclass(type(value), class_if_imported("torch", "Generator"))
 
 
 def _plain_torch(state: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import os
 import random
@@ -12,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from trainwright.core.origin import library_of
 from trainwright.randomness import generators
 
 CONTAINERS = (list, tuple, set, frozenset, deque, dict)
@@ -127,7 +129,7 @@ def _beside(value: Any, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
 def held_by_class(kind: type) -> Iterator[tuple[str, Any]]:
     """List generators that a user's class has as attributes, and what its methods name in their module."""
     for one in kind.__mro__:
-        if one.__module__.split(".")[0] in _LIBRARIES:
+        if library_of(one) in _LIBRARIES:
             continue
         for name, value in list(vars(one).items()):
             value = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
@@ -164,14 +166,15 @@ def _named_of(function: types.FunctionType, wanted: dict[str, set[str]]) -> str 
     for name in names:
         value: Any = function.__globals__.get(name)
         if is_a(value, types.ModuleType):
-            found = names.keys() & wanted.get(value.__name__, set())
-            if found:
-                return f"{value.__name__}.{min(found)}"
+            module = next((module for module in wanted if value is sys.modules.get(module)), None)
+            if module is not None and (found := names.keys() & wanted[module]):
+                return f"{module}.{min(found)}"
         # from os import urandom
         for module, known in wanted.items():
             if value is not None and any(value is getattr(sys.modules.get(module), one, None) for one in known):
                 return f"{module}.{name}"
-            if module == "datetime" and getattr(value, "__module__", None) == module and names.keys() & known:
+            is_clock = value is datetime.datetime or value is datetime.date
+            if module == "datetime" and is_clock and names.keys() & known:
                 return f"{module}.{name}"
     return None
 

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trainwright.core.origin import library_of
 from trainwright.randomness import generators
 from trainwright.randomness.holding import (
     CONTAINERS,
@@ -183,7 +184,7 @@ class _Search:
     def _attributes(self, value: Any, path: str, depth: int) -> None:
         """Visit what ``value`` and its class hold."""
         kind = type(value)
-        if kind.__module__.split(".")[0] in _PASSED_BY and kind is not threading.local:
+        if library_of(kind) in _PASSED_BY and kind is not threading.local:
             return
         for name, part in attributes(value):
             self.visit(part, f"{path}.{name}", depth + 1)
@@ -250,13 +251,13 @@ def _is_numbers(value: Any) -> bool:
 
 def _is_iterator(value: Any) -> bool:
     # Of Python's own: files, loaders and streams of other libraries may be iterators too.
-    return type(value).__module__ in ("builtins", "itertools") and hasattr(type(value), "__next__")
+    return library_of(type(value)) in ("builtins", "itertools") and hasattr(type(value), "__next__")
 
 
 def _sounds_random(value: Any) -> bool:
     """Return True for generators that another library wrote in C: nothing to look into, and a telling name."""
     kind = type(value)
-    if kind.__module__.split(".")[0] in ("builtins", "torch", "numpy") or kind.__dictoffset__ or slots(kind):
+    if library_of(kind) in ("builtins", "torch", "numpy") or kind.__dictoffset__ or slots(kind):
         return False
     return any(word in kind.__name__.lower() for word in ("random", "rng"))
 

@@ -10,6 +10,7 @@ from torch import nn
 
 from trainwright.config.patterns import Pattern
 from trainwright.config.registry import suggestion
+from trainwright.core.origin import class_if_imported
 
 ALL = "__ALL__"
 ALL_PRUNABLE = "__ALL_PRUNABLE__"
@@ -24,9 +25,14 @@ def prunable_layers(model: nn.Module) -> dict[str, nn.Module]:
     return {name: layer for name, layer in model.named_modules() if _is_prunable(layer)}
 
 
+def is_conv1d(layer: nn.Module) -> bool:
+    """Return True for GPT-2's Conv1D: a linear layer whose weight has its inputs in dimension 0."""
+    return isinstance(layer, class_if_imported("transformers.pytorch_utils", "Conv1D"))
+
+
 def _is_prunable(layer: nn.Module) -> bool:
     kinds = (nn.Linear, nn.modules.conv._ConvNd, nn.Embedding)
-    is_kind = isinstance(layer, kinds) or type(layer).__name__ == "Conv1D"
+    is_kind = isinstance(layer, kinds) or is_conv1d(layer)
     return is_kind and isinstance(getattr(layer, "weight", None), nn.Parameter)
 
 

@@ -23,6 +23,7 @@ from trainwright.config.fields import ours
 from trainwright.config.profile import parse_profile
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.core.backend import BACKEND_MEMBERS
+from trainwright.core.origin import class_if_imported
 from trainwright.data.collators import collate_any
 from trainwright.data.collators_text import DataCollatorWithPadding
 from trainwright.data.loader import has_length
@@ -53,7 +54,9 @@ def choose_processor(processing_class: Any, tokenizer: Any) -> Any:
 def choose_collator(processor: Any) -> Callable[[list[Any]], Any]:
     """Padding for a tokenizer or a feature extractor, plain stacking otherwise."""
     # Image processors pad too, but images.
-    is_for_images = any("ImageProcess" in cls.__name__ for cls in type(processor).__mro__)
+    is_for_images = isinstance(
+        processor, class_if_imported("transformers.image_processing_base", "ImageProcessingMixin")
+    )
     pads = callable(getattr(processor, "pad", None)) and not hasattr(processor, "image_processor") and not is_for_images
     return DataCollatorWithPadding(processor) if pads else collate_any
 

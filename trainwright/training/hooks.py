@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from trainwright.core.origin import OURS, library_of
+
 
 def is_overridden(hooks: Any, name: str) -> bool:
     """Return True when the method ``name`` is not the Trainer's own, by subclassing or by assignment."""
@@ -17,9 +19,9 @@ def is_overridden(hooks: Any, name: str) -> bool:
 
 def is_users_own(hooks: Any, name: str) -> bool:
     """Return True when the method ``name`` was written outside this package."""
-    return name in vars(hooks) or not getattr(type(hooks), name).__module__.startswith("trainwright.")
+    return name in vars(hooks) or library_of(getattr(type(hooks), name)) != OURS
 
 
 def is_ours(thing: object) -> bool:
     """Return True when the class of ``thing`` was written in this package, and does not call somebody else's code."""
-    return type(thing).__module__.startswith("trainwright.") and not getattr(thing, "runs_users_code", False)
+    return library_of(type(thing)) == OURS and not getattr(thing, "runs_users_code", False)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from trainwright.core.origin import library_of
 from trainwright.data.own_data import say_what_is_wrong
 from trainwright.engines.torch.randomness import RandomState, random_state, set_random_state, with_own
 from trainwright.engines.torch.targets import unwrap
@@ -34,7 +35,7 @@ def own_roots(setup: Setup) -> dict[str, Any]:
     named += [(type(callback).__name__, callback) for callback in setup.callbacks.callbacks]
     named += [(type(modifier).__name__, modifier) for modifier in setup.modifiers]
     for name, thing in named:
-        if type(thing).__module__.split(".")[0] not in _LIBRARIES:
+        if library_of(type(thing)) not in _LIBRARIES:
             roots[f"{name} {len(roots)}" if name in roots else name] = thing
     teachers = [teacher for m in setup.modifiers if (teacher := getattr(m, "teacher", None)) is not None]
     return {**roots, **{f"teacher {place}": one for place, one in enumerate(teachers)}, **dict(of_subclass(setup))}
@@ -43,7 +44,7 @@ def own_roots(setup: Setup) -> dict[str, Any]:
 def of_subclass(setup: Setup) -> Iterator[tuple[str, Any]]:
     """List what a subclass of the Trainer brings: its methods, and attributes of its instance."""
     for kind in type(setup.hooks()).__mro__:
-        if kind.__module__.split(".")[0] in _LIBRARIES:
+        if library_of(kind) in _LIBRARIES:
             break
         for name, method in vars(kind).items():
             if isinstance(method, types.FunctionType):
@@ -52,7 +53,7 @@ def of_subclass(setup: Setup) -> Iterator[tuple[str, Any]]:
         return
     # What it was given, and draws elsewhere, stands in the setup.
     for name, value in vars(setup.hooks()).items():
-        is_theirs = type(value).__module__.split(".")[0] not in _LIBRARIES
+        is_theirs = library_of(type(value)) not in _LIBRARIES
         if is_theirs or generators.kind_of(value) is not None:
             yield f"trainer.{name}", value
 

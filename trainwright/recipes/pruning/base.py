@@ -13,7 +13,7 @@ from trainwright.core.spread import whole
 from trainwright.recipes.pruning.optimizer_state import mask_kept_weights
 from trainwright.recipes.pruning.patterns import pattern_of
 from trainwright.recipes.pruning.per_weight import PerWeightModifier
-from trainwright.recipes.selecting import ALL_PRUNABLE
+from trainwright.recipes.selecting import ALL_PRUNABLE, is_conv1d
 from trainwright.recipes.spread import placed
 
 
@@ -152,5 +152,5 @@ def _inputs_first(model: nn.Module) -> set[str]:
     return {
         f"{name}.weight" if name else "weight"
         for name, layer in model.named_modules()
-        if isinstance(layer, kinds) or type(layer).__name__ == "Conv1D"
+        if isinstance(layer, kinds) or is_conv1d(layer)
     }

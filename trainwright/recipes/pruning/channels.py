@@ -27,10 +27,11 @@ _ELEMENTWISE = (
     *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Sigmoid, nn.Tanh),
     *(nn.Hardswish, nn.Hardsigmoid, nn.Hardtanh, nn.Softplus, nn.LogSigmoid),
 )
+_AVERAGING_FUNCTIONS = (functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d)
 _SHAPE_ONLY_FUNCTIONS: tuple[Callable[..., Any], ...] = (
     *(functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d, functional.interpolate),
     *(functional.max_pool1d, functional.max_pool2d, functional.max_pool3d),
-    *(functional.avg_pool1d, functional.avg_pool2d, functional.avg_pool3d),
+    *_AVERAGING_FUNCTIONS,
     *(functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d, functional.adaptive_avg_pool3d),
     *(functional.adaptive_max_pool1d, functional.adaptive_max_pool2d, functional.adaptive_max_pool3d),
 )
@@ -178,7 +179,7 @@ class _Follower(fx.Interpreter):
             return self._joining(target, args)
         value = args[0] if args and isinstance(args[0], _Channels) else None
         if value is not None and target in _SHAPE_ONLY_FUNCTIONS:
-            is_average = "avg_pool" in target.__name__ and "adaptive" not in target.__name__
+            is_average = target in _AVERAGING_FUNCTIONS
             return _unless_padded(value, kwargs.get("padding", args[3] if len(args) > 3 else 0) if is_average else 0)
         if value is not None and target in _ELEMENTWISE_FUNCTIONS:
             with torch.no_grad():

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainwright.recipes.selecting import suggestion
+from trainwright.recipes.selecting import is_conv1d, suggestion
 
 _INPUTS_FIRST = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 Replaced = dict[Any, tuple[Any, Callable[[Any], Any] | None]]
@@ -16,7 +16,7 @@ Replaced = dict[Any, tuple[Any, Callable[[Any], Any] | None]]
 
 def output_dimension(layer: nn.Module) -> int:
     """Where a layer's weight has its outputs; the inputs are in the other of 0 and 1."""
-    is_reversed = isinstance(layer, (*_INPUTS_FIRST, nn.Embedding)) or type(layer).__name__ == "Conv1D"
+    is_reversed = isinstance(layer, (*_INPUTS_FIRST, nn.Embedding)) or is_conv1d(layer)
     return 1 if is_reversed else 0
 
 
@@ -76,7 +76,7 @@ def sync_sizes(layer: Any) -> None:
         is_reversed = output_dimension(layer) == 1
         layer.in_channels = ins if is_reversed else ins * layer.groups
         layer.out_channels = outs * layer.groups if is_reversed else outs
-    elif type(layer).__name__ == "Conv1D" and weight is not None:
+    elif is_conv1d(layer) and weight is not None:
         layer.nx, layer.nf = weight.shape
     elif hasattr(layer, "num_features"):
         sizes = [tensor for tensor in (weight, getattr(layer, "running_mean", None)) if tensor is not None]

@@ -12,6 +12,7 @@ from trainwright.config.warnings import warn
 from trainwright.recipes.quantization.layers import form_for, why_not
 from trainwright.recipes.quantization.legacy import Asked
 from trainwright.recipes.quantization.schemes import Rule, Scheme
+from trainwright.recipes.selecting import is_conv1d
 
 
 def fits(name: str, layer: nn.Module, patterns: Iterable[str]) -> str | None:
@@ -87,7 +88,7 @@ def _refuse_odd_groups(name: str, layer: nn.Module, rule: Rule | None) -> None:
     assert rule.group_size is not None
     if weight.dim() != 2:
         raise ValueError(f"{name}: convolutions have no groups of inputs: give {type(layer).__name__} 'channel'.")
-    inputs = weight.shape[0] if type(layer).__name__ == "Conv1D" else weight.shape[1]
+    inputs = weight.shape[0] if is_conv1d(layer) else weight.shape[1]
     if inputs % rule.group_size:
         raise ValueError(
             f"{name} has {inputs} inputs, which are not whole groups of {rule.group_size}: set a group_size that "

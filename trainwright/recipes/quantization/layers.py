@@ -12,9 +12,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from trainwright.recipes.quantization.quantizers import ActivationQuantizer, WeightQuantizer
 from trainwright.recipes.quantization.schemes import Scheme
+from trainwright.recipes.selecting import is_conv1d
 
 
 class Quantized(nn.Module):
@@ -163,7 +165,7 @@ def form_for(layer: nn.Module) -> type[Quantized] | None:
     """Which form ``layer`` would have; None where it cannot be quantized."""
     if isinstance(layer, Quantized):
         return type(layer)._form
-    if type(layer).__name__ == "Conv1D" and isinstance(getattr(layer, "weight", None), nn.Parameter):
+    if is_conv1d(layer) and isinstance(getattr(layer, "weight", None), nn.Parameter):
         return QuantizedInputsFirst
     return next((form for plain, form in _FORMS.items() if isinstance(layer, plain)), None)
 
@@ -171,7 +173,7 @@ def form_for(layer: nn.Module) -> type[Quantized] | None:
 def why_not(layer: nn.Module) -> str | None:
     """Why a layer of a kind that can be quantized must stay as it is."""
     own = type(layer)
-    if own.__name__ == "NonDynamicallyQuantizableLinear":
+    if own is NonDynamicallyQuantizableLinear:
         return "torch's MultiheadAttention reads its weight and never calls it"
     form = form_for(layer)
     plain = next((kind for kind in _FORMS if isinstance(layer, kind)), own)

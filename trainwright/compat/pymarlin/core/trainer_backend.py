@@ -258,7 +258,11 @@ def native_name(backend: TrainerBackend) -> str:
 
 
 def _has_own_loop(backend: TrainerBackend) -> bool:
-    return any(getattr(type(backend), name).__module__ != __name__ for name in ("train_dl", "validate_dl"))
+    ours = (TrainerBackend, SingleProcess, AbstractTrainerBackendDecorator)
+    return any(
+        getattr(type(backend), name) not in [getattr(kind, name) for kind in ours]
+        for name in ("train_dl", "validate_dl")
+    )
 
 
 def refuse_parts_of_a_loop(backend: TrainerBackend) -> None:

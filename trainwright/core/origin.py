@@ -1,0 +1,35 @@
+"""Where classes and functions come from: which library wrote them, and those of libraries that may not be there."""
+
+from __future__ import annotations
+
+import sys
+from types import FrameType
+from typing import Any
+
+#: This package.
+OURS = __name__.partition(".")[0]
+
+
+def library_of(written: Any) -> str:
+    """The library, by the name it is imported under, in which a class or function was written.
+
+    The one place that reads this from a name: Python keeps no other record of it.
+
+    >>> library_of(library_of), library_of(dict)
+    ('trainwright', 'builtins')
+    """
+    return str(getattr(written, "__module__", None) or "builtins").partition(".")[0]
+
+
+def library_running(frame: FrameType) -> str:
+    """The same for the code that a frame runs."""
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def class_if_imported(module: str, name: str) -> type | tuple[()]:
+    """A class of another library, for ``isinstance``; where nobody has imported it, nothing is one of it.
+
+    >>> isinstance(3, class_if_imported("a_library_that_is_not_there", "Model"))
+    False
+    """
+    return getattr(sys.modules.get(module), name, ())
