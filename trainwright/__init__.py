@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trainwright.config.cadence import Every as Every
     from trainwright.config.loading import load_experiment as load_experiment
     from trainwright.config.registry import register as register
+    from trainwright.config.registry import registered as registered
     from trainwright.core.callback import TrainerCallback as TrainerCallback
     from trainwright.core.checkpointer import Checkpoint as Checkpoint
     from trainwright.core.checkpointer import Checkpointer as Checkpointer
@@ -107,6 +108,7 @@ _HOMES = {
     "get_last_checkpoint": "checkpoint.directory",
     "load_experiment": "config.loading",
     "register": "config.registry",
+    "registered": "config.registry",
     "set_seed": "engines.torch.randomness",
 }
 

@@ -25,7 +25,7 @@ PUBLIC_NAMES = set(
     PrinterCallback ProgressCallback RangeCurriculum RatioCurriculum SaveStrategy SchedulerType StepPlan StepsCurriculum
     Seq2SeqTrainer Seq2SeqTrainingArguments TrackedRun Tracker TrainOutput Trainer TrainerCallback TrainerControl
     TrainerState TrainingArguments __version__ default_data_collator enable_full_determinism get_last_checkpoint
-    load_experiment register
+    load_experiment register registered
     set_seed
     """.split()  # noqa: SIM905
 )

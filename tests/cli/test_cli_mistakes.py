@@ -58,7 +58,7 @@ def refused(*words: str) -> str:
         ),
         ("callbacks.monitor.cpu_memory=often", "cpu_memory='often' should be true or false"),
         ("trackers=wandbb", "command line: trackers"),
-        ("training.report_to=wandbb", "report_to='wandbb' is not known"),
+        ("training.report_to=wandbb", "report_to: there is no tracker 'wandbb' (did you mean 'wandb'?)"),
         ("training.metric_for_best_model=joy", "gives eval_accuracy, eval_f1, eval_loss, and no joy"),
         ("training.optim_args=a=b", "optim_args has ['a']"),
         ("model.metrics=word", "command line: model.metrics: write my_file.py:function"),

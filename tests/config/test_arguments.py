@@ -127,7 +127,7 @@ def test_report_to() -> None:
     installed = {name for name in BUILT_IN_TRACKERS if importlib.util.find_spec(name)}
     assert set(TrainingArguments("x", report_to="all").report_to or []) == installed
     assert TrainingArguments("x", report_to="wandb").report_to == ["wandb"]
-    with pytest.raises(ValueError, match="choose from"):
+    with pytest.raises(ValueError, match="choose one of"):
         TrainingArguments("x", report_to="nonsense")
 
 

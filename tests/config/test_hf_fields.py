@@ -56,7 +56,9 @@ def test_types() -> None:
     ours = typing.get_type_hints(Seq2SeqTrainingArguments)
     theirs = typing.get_type_hints(transformers.Seq2SeqTrainingArguments)
     for name in {**HF, **SEQ2SEQ}:
-        assert _members(ours[name]) == _members(theirs[name]), name
+        # HfArgumentParser would make the enum's members the only choices, and registered names have to pass.
+        extra = {"OptimizerNames", "SchedulerType"} if name in ("optim", "lr_scheduler_type") else set()
+        assert _members(ours[name]) == _members(theirs[name]) - extra, name
 
 
 @pytest.mark.parametrize(

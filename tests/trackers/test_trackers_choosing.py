@@ -171,7 +171,7 @@ def test_a_class_an_object_and_a_registered_name(make_args: MakeArgs, tmp_path: 
     ("spec", "message"),
     [
         (object(), "lacks start, log, finish"),
-        ("wandbb", "There is no tracker 'wandbb' .did you mean 'wandb'"),
+        ("wandbb", "there is no tracker 'wandbb' .did you mean 'wandb'"),
         ("nowhere.py:Own", "there is no file nowhere.py"),
     ],
 )

@@ -6,12 +6,16 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-WAYS = ("sp", "ddp", "fsdp", "deepspeed")
+from trainwright.config.registry import check_name
+from trainwright.config.shipped import SHIPPED
+
 PRECISIONS = ("amp", "bf16", "fp16")
 BACKENDS = tuple(
-    way if precision is None else f"{way}-{precision}" for way in WAYS for precision in (None, *PRECISIONS)
+    way if precision is None else f"{way}-{precision}"
+    for way in SHIPPED["strategy"]
+    for precision in (None, *PRECISIONS)
 )
-"""Every name that ``backend=`` takes."""
+"""Every name of ours that ``backend=`` takes; registered strategies take the same endings."""
 
 
 class Place(NamedTuple):
@@ -53,15 +57,16 @@ def place_from_environment(environment: Mapping[str, str] = os.environ) -> Place
 
 
 def split_name(name: str) -> tuple[str, str | None]:
-    """``"ddp-amp"`` -> ``("ddp", "amp")``; a name that is not one lists those that are.
+    """The strategy and the precision that a backend's name says; a strategy that is not one lists those that are.
 
     >>> split_name("sp-bf16")
     ('sp', 'bf16')
     """
-    if name not in BACKENDS:
-        raise ValueError(f"backend={name!r} is not one of {', '.join(BACKENDS)}.")
-    way, _, precision = name.partition("-")
-    return way, precision or None
+    way, _, ending = name.rpartition("-")
+    precision = ending if way and ending in PRECISIONS else None
+    way = name if precision is None else way
+    check_name("strategy", way, f"backend={name!r} (a strategy, perhaps with -amp, -bf16 or -fp16)")
+    return way, precision
 
 
 def derive_backend(args: Any, supports_bf16: Callable[[], bool]) -> None:

@@ -21,14 +21,18 @@ from trainwright.config.enums import (
 from trainwright.config.errors import ConfigError
 from trainwright.config.fields import AllFields, is_ours
 from trainwright.config.intervals import coerce_cadences
+from trainwright.config.registry import check_name
 
 _ENUMS: dict[str, type[Enum]] = {
     "eval_strategy": IntervalStrategy,
     "logging_strategy": IntervalStrategy,
     "save_strategy": SaveStrategy,
     "hub_strategy": HubStrategy,
-    "lr_scheduler_type": SchedulerType,
-    "optim": OptimizerNames,
+}
+#: Arguments that name something registered; what transformers has too stays a member of its enum.
+NAMES: dict[str, tuple[str, type[Enum]]] = {
+    "lr_scheduler_type": ("scheduler", SchedulerType),
+    "optim": ("optimizer", OptimizerNames),
 }
 _JSON_FIELDS = (
     "accelerator_config",
@@ -66,6 +70,8 @@ def coerce(args: Any) -> None:
             setattr(args, name, os.path.expanduser(os.fspath(value)))
     for name, kind in _ENUMS.items():
         setattr(args, name, _to_enum(name, kind, getattr(args, name)))
+    for name in NAMES:
+        setattr(args, name, registered_name(name, getattr(args, name)))
     args.debug = _debug_options(args.debug)
     coerce_cadences(args)
     _own_words(args)
@@ -136,6 +142,14 @@ def _to_enum(name: str, kind: type[Enum], value: Any) -> Enum:
         return kind(value)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
+
+
+def registered_name(argument: str, value: Any) -> Any:
+    """``value`` as a member of the argument's enum, or the text itself for a name that others registered."""
+    kind, enum = NAMES[argument]
+    word = getattr(value, "value", value)
+    check_name(kind, word, argument)
+    return enum(word) if word in enum._value2member_map_ else word
 
 
 def _from_json(name: str, value: Any) -> Any:

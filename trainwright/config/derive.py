@@ -12,8 +12,9 @@ from trainwright.config.fields.logs import NotGiven
 from trainwright.config.intervals import derive_strategies
 from trainwright.config.parallel import derive_parallel
 from trainwright.config.probe import probe_for
+from trainwright.config.shipped import SHIPPED
 
-BUILT_IN_TRACKERS = ("tensorboard", "wandb", "comet_ml", "aim", "mlflow", "clearml", "dvclive", "jsonl")
+BUILT_IN_TRACKERS = tuple(name for name in SHIPPED["tracker"] if name != "comet")
 """Ours, in ``trainwright/trackers``; all but "jsonl" are the names of the packages they need."""
 FOREIGN_TRACKERS = ("azure_ml", "codecarbon", "dagshub", "flyte", "kubeflow", "neptune", "swanlab", "trackio")
 """Trackers that are served by transformers' callbacks, where transformers is installed."""

@@ -3,19 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
-
-Task = Literal[
-    "text-classification",
-    "causal-lm",
-    "seq2seq",
-    "image-classification",
-    "tabular-classification",
-    "tabular-regression",
-    "own",
-]
-
-TASKS: tuple[str, ...] = get_args(Task)
+from typing import Any
 
 
 @dataclass(kw_only=True)
@@ -25,8 +13,8 @@ class ModelSection:
     name: str
     """A Hugging Face name or folder, a registered name (mlp, cnn, char-lm), or my_file.py:Class."""
 
-    task: Task | None = None
-    """What it learns; needed only where name and data leave it open."""
+    task: str | None = None
+    """What it learns, ours or a registered task; needed only where name and data leave it open."""
 
     options: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of from_pretrained, or of the class."""
@@ -39,6 +27,9 @@ class ModelSection:
 
     metrics: str | None = None
     """my_file.py:compute_metrics, in place of the task's own metrics."""
+
+    loss: str | None = None
+    """mse, l1, huber, a registered loss or my_file.py:function, in place of the model's own loss."""
 
 
 @dataclass(kw_only=True)

@@ -15,7 +15,7 @@ from trainwright.config.fields import AllFields
 from trainwright.config.fields.distributed import DistributedFields
 from trainwright.config.fields.saving import SavingFields
 from trainwright.config.fields.survival import SurvivalFields
-from trainwright.config.registry import split_reference, suggestion
+from trainwright.config.registry import check_name, split_reference, suggestion
 from trainwright.config.seq2seq import Seq2SeqTrainingArguments
 from trainwright.config.yaml12 import DEEPEST, Document, Place, read_yaml, read_yaml_file
 
@@ -241,6 +241,9 @@ def _refuse_values(loaded: Loaded, section: dict[str, Any], name: str) -> None:
             raise loaded.error((name, key), f"{value!r} should be a whole number of at least 1.")
         if key == "holdout" and isinstance(value, bool):
             raise loaded.error((name, key), f"{value!r} should be a share such as 0.1.")
+        for kind in ("task", "loss"):
+            if key == kind and isinstance(value, str) and split_reference(value) is None:
+                check_name(kind, value, f"{loaded.where((name, key))}: {name}.{key}")
 
 
 def _place_of(loc: tuple[Any, ...], data: Any) -> Place:
@@ -338,6 +341,7 @@ def code_references(experiment: Experiment) -> list[tuple[Place, str]]:
     candidates: list[tuple[Place, Any]] = [
         (("model", "name"), model.name),
         (("model", "metrics"), model.metrics),
+        (("model", "loss"), model.loss),
         *((("data", part), getattr(data, part)) for part in ("train", "eval", "test")),
     ]
     for section in NAMED_SECTIONS:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from trainwright.config.backends import split_name
 from trainwright.config.deepspeed import check_deepspeed
 from trainwright.config.fields import ours
 from trainwright.config.registry import suggestion
 from trainwright.config.warnings import warn
-
-Way = Literal["sp", "ddp", "fsdp", "deepspeed"]
 
 #: Words of ``fsdp="..."`` in transformers 4, with what they mean as options.
 _WORDS: dict[str, dict[str, Any]] = {
@@ -112,18 +110,18 @@ def check_parallel(args: Any) -> None:
         warn("fsdp_config has no effect: it is read only where fsdp is on.")
 
 
-def way_of(args: Any) -> Way | None:
-    """``"sp"``, ``"ddp"``, ``"fsdp"`` or ``"deepspeed"`` where arguments say so, None where the launcher decides."""
+def way_of(args: Any) -> str | None:
+    """The name of the strategy where arguments say one, None where the launcher decides."""
     named = ours(args).backend
     way = None if named is None else split_name(named)[0]
     by_option = "fsdp" if is_on(args.fsdp) else "deepspeed" if args.deepspeed is not None else None
     if is_on(args.fsdp) and args.deepspeed is not None:
         raise ValueError("fsdp and deepspeed both spread the model: keep one of them.")
     if way is None:
-        return by_option or ("fsdp" if ours(args).tensor_parallel_size > 1 else None)  # type: ignore[return-value]
+        return by_option or ("fsdp" if ours(args).tensor_parallel_size > 1 else None)
     if by_option is not None and way != by_option:
         raise ValueError(f"backend={named!r} and {by_option}= contradict each other: leave one of them out.")
-    return way  # type: ignore[return-value]
+    return way
 
 
 def is_on(fsdp: Any) -> bool:

@@ -1,7 +1,7 @@
-"""Things by name: registered ones, and ``my_file.py:Name``. Nothing else is ever imported by name.
+"""Things by name: ours, registered ones, those of installed packages, and ``my_file.py:Name``.
 
-Importing a file runs it. Whoever calls :func:`load_object` says by that that the user allowed it: it stood in a Python
-program, or on the command line; never only in a configuration file.
+Nothing else is ever imported by name. Importing a file runs it. Whoever calls :func:`load_object` says by that that the
+user allowed it: it stood in a Python program, or on the command line; never only in a configuration file.
 """
 
 from __future__ import annotations
@@ -11,41 +11,131 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from trainwright.config import entry_points
 from trainwright.config.errors import ConfigError
+from trainwright.config.shipped import SHIPPED
+from trainwright.config.warnings import warn
 
 _REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_][\w.]*)")
 
 _LONGEST_NAME = 200
 
-_REGISTERED: dict[str, dict[str, Any]] = {}
+#: Kind -> the group of entry points by which an installed package adds to it.
+KINDS = {
+    "optimizer": "trainwright.optimizers",
+    "scheduler": "trainwright.schedulers",
+    "strategy": "trainwright.strategies",
+    "tracker": "trainwright.trackers",
+    "task": "trainwright.tasks",
+    "model": "trainwright.models",
+    "dataset": "trainwright.datasets",
+    "loss": "trainwright.losses",
+    "callback": "trainwright.callbacks",
+    "modifier": "trainwright.modifiers",
+}
+
+_REGISTERED: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
 
 
 def register(kind: str, name: str) -> Callable[[Any], Any]:
-    """A decorator that makes ``name`` known in experiments and recipes.
+    """A decorator that lets arguments, experiments and recipes name what it stands over.
 
-    ``kind`` is "model", "dataset", "callback", "tracker" or "modifier".
+    ``kind`` is "optimizer", "scheduler", "strategy", "tracker", "task", "model", "dataset", "loss", "callback" or
+    "modifier"; docs/by-name.md says what each must be. A name that is taken is refused; a definition that is run again
+    (a notebook's cell, a reloaded module) replaces itself.
 
     >>> @register("model", "my-line")
     ... def build(inputs: int = 1):
     ...     return ("a line with", inputs)
-    >>> registered("model")["my-line"] is build
+    >>> find("model", "my-line", "model.name") is build
     True
     """
+    _refuse_unknown_kind(kind)
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"register({kind!r}, {name!r}): the name must be text.")
+    if name in SHIPPED[kind]:
+        raise ConfigError(f"register({kind!r}, {name!r}): trainwright has one of that name: choose another.")
 
     def add(thing: Any) -> Any:
-        _REGISTERED.setdefault(kind, {})[name] = thing
+        before = _REGISTERED[kind].get(name, thing)
+        if before is not thing and _origin(before) != _origin(thing):
+            raise ConfigError(
+                f"register({kind!r}, {name!r}): {' '.join(_origin(before))} has that name already: choose another."
+            )
+        _REGISTERED[kind][name] = thing
         return thing
 
     return add
 
 
-def registered(kind: str) -> dict[str, Any]:
-    """Everything of a kind that was registered, by name."""
-    return dict(_REGISTERED.get(kind, {}))
+def registered(kind: str) -> list[str]:
+    """List the names of a kind: ours, then registered ones, then those of installed packages. Imports none of them.
+
+    >>> registered("callback")[:3]
+    ['early_stopping', 'ema', 'monitor']
+    """
+    _refuse_unknown_kind(kind)
+    return list(dict.fromkeys((*SHIPPED[kind], *_REGISTERED[kind], *_installed(kind))))
+
+
+def is_registered(kind: str, name: Any) -> bool:
+    """Return True for a name of this kind; entry points are read only where the name is not known without them."""
+    return isinstance(name, str) and (name in SHIPPED[kind] or name in _REGISTERED[kind] or name in _installed(kind))
+
+
+def check_name(kind: str, name: Any, what: str, also: Iterable[str] = ()) -> None:
+    """Refuse a name that is neither registered nor among ``also``; ``what`` is the argument that it was given to.
+
+    >>> check_name("scheduler", "cosin", "lr_scheduler_type")
+    Traceback (most recent call last):
+    trainwright.config.errors.ConfigError: lr_scheduler_type: there is no scheduler 'cosin' (did you mean 'cosine'?)...
+    """
+    if not is_registered(kind, name) and name not in also:
+        known = [*also, *registered(kind)]
+        raise ConfigError(
+            f"{what}: there is no {kind} {name!r}{suggestion(name, known)}; choose one of {', '.join(known)}."
+        )
+
+
+def find(kind: str, name: str, what: str) -> Any:
+    """What ``name`` stands for, imported now if it has not been; an unknown one is refused as by :func:`check_name`."""
+    check_name(kind, name, what)
+    if name in _REGISTERED[kind]:
+        return _REGISTERED[kind][name]
+    if name in SHIPPED[kind]:
+        module, _, attribute = SHIPPED[kind][name].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    return entry_points.load(KINDS[kind], name, what)
+
+
+def _refuse_unknown_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise ConfigError(f"There is no kind {kind!r}{suggestion(kind, KINDS)}; the kinds are {', '.join(KINDS)}.")
+
+
+def _installed(kind: str) -> list[str]:
+    names = entry_points.offered(KINDS[kind])
+    for name in names.keys() & SHIPPED[kind].keys():
+        _say_that_ours_stays(kind, name)
+    return [name for name in names if name not in SHIPPED[kind]]
+
+
+@cache
+def _say_that_ours_stays(kind: str, name: str) -> None:
+    packages = " and ".join(entry_points.package_of(point) for point in entry_points.offered(KINDS[kind])[name])
+    warn(f"The {kind} {name!r} of {packages} is never used: trainwright has one of that name, and ours stays.")
+
+
+def _origin(thing: Any) -> tuple[str, str]:
+    """Where something was defined: equal for two runs of one definition, also as a script and as a module."""
+    named = thing if hasattr(thing, "__qualname__") else type(thing)
+    module = sys.modules.get(named.__module__)
+    return str(getattr(module, "__file__", None) or named.__module__), named.__qualname__
 
 
 def split_reference(text: Any) -> tuple[str, str] | None:

@@ -2,6 +2,7 @@
 
 from typing import Self
 
+from trainwright.config.coerce import registered_name
 from trainwright.config.derive import resolve_trackers
 from trainwright.config.enums import HubStrategy, IntervalStrategy, OptimizerNames, SaveStrategy, SchedulerType
 from trainwright.config.fields import AllFields, is_ours
@@ -142,7 +143,7 @@ class Setters(AllFields):
         args: str | None = None,
     ) -> Self:
         """The optimizer and its numbers."""
-        self.optim = OptimizerNames(name)
+        self.optim = registered_name("optim", name)
         self.learning_rate = learning_rate
         self.weight_decay = weight_decay
         self.adam_beta1 = beta1
@@ -159,7 +160,7 @@ class Setters(AllFields):
         warmup_steps: float = 0,
     ) -> Self:
         """The schedule and how long it lasts."""
-        self.lr_scheduler_type = SchedulerType(name)
+        self.lr_scheduler_type = registered_name("lr_scheduler_type", name)
         self.num_train_epochs = num_epochs
         self.max_steps = max_steps
         self.warmup_steps = warmup_steps

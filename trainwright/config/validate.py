@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from trainwright.config.derive import BUILT_IN_TRACKERS, FOREIGN_TRACKERS, METRIC_SCHEDULES
+from trainwright.config.derive import FOREIGN_TRACKERS, METRIC_SCHEDULES
 from trainwright.config.engines import ENGINES
 from trainwright.config.enums import DebugOption, IntervalStrategy, SamplingStrategy, SaveStrategy
 from trainwright.config.fields import is_ours, ours
@@ -15,7 +15,7 @@ from trainwright.config.intervals import TOPICS
 from trainwright.config.parallel import check_parallel
 from trainwright.config.probe import probe_for
 from trainwright.config.profile import parse_profile
-from trainwright.config.registry import registered, split_reference, suggestion
+from trainwright.config.registry import check_name, is_registered, registered, split_reference, suggestion
 
 CHECKPOINT_FORMATS = ("trainwright", "hf")
 _EVALUATE = 'set eval_strategy to "steps" or "epoch", or evaluate_every to something like "500 steps"'
@@ -163,21 +163,21 @@ def check_mappings(args: Any) -> None:
 
 def check_trackers(args: Any) -> None:
     """Every tracker named must be one we can write to; options must be for one that is chosen."""
-    choices = (*BUILT_IN_TRACKERS, *FOREIGN_TRACKERS, *registered("tracker"))
     for name in args.report_to:
         if isinstance(name, str) and split_reference(name) is None:
-            known = ", ".join(repr(word) for word in ("none", "all", *choices, "my_file.py:MyTracker"))
             _refuse(name in ("none", "all"), f"report_to: {name!r} stands alone; beside other trackers leave it out.")
-            _refuse(name not in choices, f"report_to={name!r} is not known; choose from {known}.")
+            check_name("tracker", name, "report_to", also=("none", "all", *FOREIGN_TRACKERS, "my_file.py:MyTracker"))
     options = ours(args).tracker_options
     _refuse(
         options is not None and not (isinstance(options, dict) and all(isinstance(o, dict) for o in options.values())),
         'tracker_options must be a dict of dicts, or JSON text of one, like {"wandb": {"entity": "us"}}.',
     )
     own = [str(getattr(t, "__name__", t if isinstance(t, str) else type(t).__name__)) for t in args.report_to]
-    known = {*choices, *(text.rpartition(":")[2] for text in own)}
-    for name in set(options or ()) - known:
-        _refuse(True, f"tracker_options has {name!r}{suggestion(name, known)}, which is no tracker in report_to.")
+    named = {*FOREIGN_TRACKERS, *(text.rpartition(":")[2] for text in own)}
+    for name in set(options or ()) - named:
+        if not is_registered("tracker", name):
+            near = suggestion(name, [*named, *registered("tracker")])
+            raise ValueError(f"tracker_options has {name!r}{near}, which is no tracker in report_to.")
 
 
 def check_debug(args: Any) -> None:

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainwright.callbacks.early_stopping import EarlyStoppingCallback
-from trainwright.callbacks.monitor import Monitor
 from trainwright.callbacks.progress import ProgressCallback
 from trainwright.callbacks.run_directory import RunDirectoryCallback
 from trainwright.checkpoint.manifest import holds, only_listed
@@ -19,23 +17,19 @@ from trainwright.config.backends import place_from_environment
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded, arguments_of
 from trainwright.config.options import fitting_options
-from trainwright.config.registry import load_object, registered, split_reference, suggestion
+from trainwright.config.registry import find, load_object, split_reference
 from trainwright.config.seq2seq import Seq2SeqTrainingArguments
 from trainwright.core.modifier import Modifier
-from trainwright.engines.torch.ema import EMACallback
 from trainwright.engines.torch.randomness import set_seed
 from trainwright.experiment.sources import BUILT_IN, eval_split, first, hold_out, load_rows, resolve
 from trainwright.experiment.tasks import task_kit, task_name
 from trainwright.experiment.tasks.base import Given, Prepared
-from trainwright.experiment.tasks.causal_lm import character_lines
-from trainwright.experiment.tasks.image_classification import digit_rows
 from trainwright.experiment.unused import unused_keys
 from trainwright.trackers import build_tracker
 from trainwright.trainer.seq2seq import Seq2SeqTrainer
 from trainwright.trainer.trainer import Trainer
 from trainwright.training.recipe_folder import restore_recipe
 
-CALLBACKS: dict[str, Any] = {"early_stopping": EarlyStoppingCallback, "ema": EMACallback, "monitor": Monitor}
 #: Options that people write for the longer names of the classes.
 _SHORT_OPTIONS = {"early_stopping": {"patience": "early_stopping_patience", "threshold": "early_stopping_threshold"}}
 #: Share of the built-in data that is held out.
@@ -173,10 +167,10 @@ def without_training(args: TrainingArguments) -> TrainingArguments:
 def training_rows(loaded: Loaded, args: TrainingArguments) -> tuple[Any, Any]:
     """(train, evaluation or None)."""
     data = loaded.experiment.data
-    train = _rows(loaded, "train")
+    train = load_rows(loaded, "train")
     evaluation = None
     if data.eval is not None:
-        evaluation = _rows(loaded, "eval")
+        evaluation = load_rows(loaded, "eval")
     elif data.holdout is not None or data.train in BUILT_IN:
         share = data.holdout if data.holdout is not None else _HOLDOUT
         if not 0 < share < 1:
@@ -188,13 +182,6 @@ def training_rows(loaded: Loaded, args: TrainingArguments) -> tuple[Any, Any]:
     elif (split := eval_split(loaded)) is not None:
         evaluation = load_rows(loaded, "train", split=split)
     return first(train, data.limit_train), first(evaluation, data.limit_eval) if evaluation is not None else None
-
-
-def _rows(loaded: Loaded, part: str) -> Any:
-    name = getattr(loaded.experiment.data, part)
-    if name == "digits":
-        return digit_rows()
-    return character_lines() if name == "characters" else load_rows(loaded, part)
 
 
 def _trainer(loaded: Loaded, args: TrainingArguments, prepared: Prepared, *, training: bool) -> Trainer:
@@ -214,11 +201,19 @@ def _trainer(loaded: Loaded, args: TrainingArguments, prepared: Prepared, *, tra
         train_dataset=prepared.train,
         eval_dataset=prepared.eval,
         processing_class=prepared.processor,
+        compute_loss_func=_loss(loaded),
         compute_metrics=metrics,
         preprocess_logits_for_metrics=prepared.preprocess_logits,
         callbacks=_callbacks(loaded) if training else None,
         **(_recipe(loaded) if training else {}),
     )
+
+
+def _loss(loaded: Loaded) -> Any:
+    name = loaded.experiment.model.loss
+    if name is None or split_reference(name) is None:
+        return name
+    return load_object(resolve(loaded, ("model", "loss"), name), "model.loss")
 
 
 def _recipe(loaded: Loaded) -> dict[str, Any]:
@@ -249,9 +244,8 @@ def trackers_of(loaded: Loaded) -> list[Any]:
     found = []
     for name, options in loaded.experiment.trackers.items():
         place = ("trackers", name)
-        spec = resolve(loaded, place, name) if split_reference(name) else registered("tracker").get(name, name)
         try:
-            found.append(build_tracker(spec, options))
+            found.append(build_tracker(resolve(loaded, place, name) if split_reference(name) else name, options))
         except (ValueError, TypeError) as error:
             raise loaded.error(place, str(error)) from error
     return found
@@ -261,13 +255,10 @@ def _callbacks(loaded: Loaded) -> list[Any]:
     found = []
     for name, options in loaded.experiment.callbacks.items():
         place = ("callbacks", name)
-        known = {**CALLBACKS, **registered("callback")}
-        make: Any = known.get(name)
-        if make is None and split_reference(name) is None:
-            raise loaded.error(
-                place, f"there is no such callback{suggestion(name, known)}; there are {', '.join(known)}."
-            )
-        make = make or load_object(resolve(loaded, place, name), f"callbacks.{name}")
+        if split_reference(name) is None:
+            make: Any = find("callback", name, f"{loaded.where(place)}: callbacks")
+        else:
+            make = load_object(resolve(loaded, place, name), f"callbacks.{name}")
         longer = _SHORT_OPTIONS.get(name, {})
         shorter = {long: short for short, long in longer.items()}
         try:

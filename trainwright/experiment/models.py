@@ -8,12 +8,11 @@ from typing import Any
 
 from torch import nn
 
-import trainwright.experiment.networks  # noqa: F401 - registers its classes
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded
 from trainwright.config.options import fitting_options
 from trainwright.config.refused_versions import refuse_unsafe_transformers
-from trainwright.config.registry import load_object, registered, split_reference
+from trainwright.config.registry import find, is_registered, load_object, registered, split_reference
 from trainwright.core.origin import OURS, library_of
 from trainwright.experiment.sources import resolve
 
@@ -29,20 +28,19 @@ _ARCHITECTURES = {
 def is_local(loaded: Loaded) -> bool:
     """Whether the model is a class that this process has, and not one of transformers by name."""
     name = loaded.experiment.model.name
-    return name in registered("model") or split_reference(name) is not None
+    return split_reference(name) is not None or is_registered("model", name)
 
 
 def build_local(loaded: Loaded, **sizes: Any) -> nn.Module:
     """A registered model or ``my_file.py:Class``, made with ``model.options`` and those ``sizes`` that it takes."""
     section = loaded.experiment.model
-    known = registered("model")
-    make: Any = known.get(section.name)
-    if make is None:
-        if split_reference(section.name) is None:
-            raise loaded.error(
-                ("model", "name"), f"this task needs one of {', '.join(sorted(known))}, or my_file.py:Class."
-            )
-        make = load_object(resolve(loaded, ("model", "name"), section.name), "model.name")
+    if split_reference(section.name) is not None:
+        make: Any = load_object(resolve(loaded, ("model", "name"), section.name), "model.name")
+    elif is_registered("model", section.name):
+        make = find("model", section.name, f"{loaded.where(('model', 'name'))}: model.name")
+    else:
+        known = ", ".join(sorted(registered("model")))
+        raise loaded.error(("model", "name"), f"this task needs one of {known}, or my_file.py:Class.")
     if isinstance(make, nn.Module):
         return make
     try:

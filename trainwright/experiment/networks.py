@@ -10,10 +10,7 @@ from itertools import pairwise
 
 from torch import Tensor, nn
 
-from trainwright.config.registry import register
 
-
-@register("model", "mlp")
 class Perceptron(nn.Module):
     """Layers of ``width`` units between features and outputs.
 
@@ -38,7 +35,6 @@ class Perceptron(nn.Module):
         return self.layers(given.flatten(1))
 
 
-@register("model", "cnn")
 class ConvolutionalNet(nn.Module):
     """Stages of two convolutions, each with twice the channels of the one before; images of any size."""
 
@@ -62,7 +58,6 @@ class ConvolutionalNet(nn.Module):
         return self.head(self.features(pixel_values))
 
 
-@register("model", "char-lm")
 class CharacterNet(nn.Module):
     """Characters to logits of the next one, through a GRU."""
 

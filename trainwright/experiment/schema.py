@@ -6,11 +6,16 @@ import json
 import warnings
 from typing import Any
 
+from trainwright.config.coerce import NAMES
 from trainwright.config.experiment import DataSection, Experiment, ModelSection
 from trainwright.config.fields import AllFields
 from trainwright.config.help import field_texts, help_for
 from trainwright.config.loading import ARGUMENT_SECTIONS, NAMED_SECTIONS, argument_names
 from trainwright.config.seq2seq import Seq2SeqTrainingArguments
+from trainwright.config.shipped import SHIPPED
+
+#: Keys of model: that name something registered, each of the kind of that name.
+_NAMED = {"task", "loss"}
 
 
 def experiment_schema() -> dict[str, Any]:
@@ -21,6 +26,8 @@ def experiment_schema() -> dict[str, Any]:
     definitions = schema.pop("$defs")
     for section, kind in (("model", ModelSection), ("data", DataSection)):
         _describe(definitions[kind.__name__], field_texts(kind))
+        for name in definitions[kind.__name__]["properties"].keys() & _NAMED:
+            _complete(definitions[kind.__name__]["properties"][name], name)
         word = {"type": "string", "description": "Short for the section with only its name."}
         schema["properties"][section] = {"anyOf": [{"$ref": f"#/$defs/{kind.__name__}"}, word]}
     _describe(schema, field_texts(Experiment))
@@ -49,6 +56,11 @@ def experiment_schema() -> dict[str, Any]:
     return {**schema, "additionalProperties": False, "$defs": definitions}
 
 
+def _complete(entry: dict[str, Any], kind: str) -> None:
+    """Let editors complete ours, and leave room for registered ones."""
+    entry["anyOf"].insert(0, {"enum": list(SHIPPED[kind])})
+
+
 def _describe(schema: dict[str, Any], texts: dict[str, str]) -> None:
     schema["additionalProperties"] = False
     for name, entry in schema["properties"].items():
@@ -72,6 +84,9 @@ def _argument_schemas(definitions: dict[str, Any]) -> dict[str, Any]:
                     entry = {}
             definitions.update(entry.pop("$defs", {}))
             entry.pop("title", None)
+            if name in NAMES:
+                entry = {"anyOf": [entry]}
+                _complete(entry, NAMES[name][0])
             text = " ".join(help_for(name).split())
             found.setdefault(name, {"description": text, **_widened(entry)} if text else _widened(entry))
     return found

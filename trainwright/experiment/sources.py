@@ -16,7 +16,8 @@ from typing import Any
 from trainwright.config.errors import ConfigError
 from trainwright.config.extras import install, is_installed
 from trainwright.config.loading import Loaded
-from trainwright.config.registry import load_object, registered, split_reference
+from trainwright.config.registry import find, is_registered, load_object, split_reference
+from trainwright.config.shipped import SHIPPED
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.config.yaml12 import Place
 from trainwright.core.origin import class_if_imported
@@ -35,7 +36,7 @@ _READERS = {
 }
 #: How readers say that there is nothing in a file.
 _EMPTY = ("corresponds to no data", "EmptyDataError", "at least one example")
-BUILT_IN = ("digits", "characters")
+BUILT_IN = tuple(SHIPPED["dataset"])
 _IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
 
@@ -60,8 +61,10 @@ def load_rows(loaded: Loaded, part: str, *, name: str | None = None, split: str 
     if not wanted:
         raise ConfigError("command line: --data is empty.")
     options = loaded.experiment.data.options
-    if wanted in registered("dataset"):
-        return _called(registered("dataset")[wanted], options)
+    if is_registered("dataset", wanted):
+        made = find("dataset", wanted, f"data.{part}")
+        # Ours take no options; `unused.py` says so where some are given.
+        return _called(made, {} if wanted in BUILT_IN else options)
     found = resolve(loaded, place, wanted) if name is None else named_here(wanted)
     if options.get("streaming"):
         raise loaded.error(
@@ -155,7 +158,7 @@ def split_names(loaded: Loaded, name: str) -> list[str]:
     path = Path(resolve(loaded, ("data", "train"), name))
     if (path / "dataset_dict.json").is_file():
         return list(_library().load_from_disk(str(path)))
-    if path.exists() or glob.glob(str(path)) or split_reference(name) or name in registered("dataset"):
+    if path.exists() or glob.glob(str(path)) or split_reference(name) or is_registered("dataset", name):
         return [child.name for child in path.iterdir() if child.is_dir()] if path.is_dir() else []
     try:
         return list(_library().get_dataset_split_names(name, **_name_of(loaded.experiment.data.options)))

@@ -30,6 +30,8 @@ def resolved(loaded: Loaded) -> dict[str, Any]:
     for key in ("name", "tokenizer", "metrics"):
         if key in model:
             model[key] = resolve(loaded, ("model", key), model[key])
+    if "loss" in model:
+        model["loss"] = _as_anywhere(loaded, ("model", "loss"), model["loss"])
     for key in ("train", "eval", "test"):
         if key in data and data[key] not in BUILT_IN:
             data[key] = resolve(loaded, ("data", key), data[key])

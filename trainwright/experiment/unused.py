@@ -9,15 +9,10 @@ from trainwright.config.loading import Loaded
 from trainwright.config.registry import split_reference
 from trainwright.experiment.models import is_local
 from trainwright.experiment.sources import BUILT_IN
+from trainwright.experiment.tasks import task_kit
 
 #: Keys of data: that only some tasks read.
-_READ_BY = {
-    "text": ("text-classification", "causal-lm", "seq2seq", "image-classification"),
-    "target": ("text-classification", "seq2seq", "image-classification", "tabular"),
-    "features": ("tabular",),
-    "max_length": ("text-classification", "causal-lm", "seq2seq"),
-    "image_size": ("image-classification",),
-}
+_OF_SOME_TASKS = ("text", "target", "features", "max_length", "image_size")
 _SPLITS = ("train_split", "eval_split")
 
 
@@ -26,13 +21,14 @@ def unused_keys(loaded: Loaded, task: str) -> list[str]:
     data, model = loaded.experiment.data, loaded.experiment.model
     usual = {one.name: one.default for one in dataclasses.fields(data)}
     said = {name for name, default in usual.items() if name != "options" and getattr(data, name) != default}
-    kind = "tabular" if task.startswith("tabular") else task
+    # A task that does not say what it reads may read anything.
+    reads = getattr(task_kit(task), "reads", _OF_SOME_TASKS)
     found = [
         (("data", name), f"the task {task} has no use for it")
-        for name in _READ_BY
-        if name in said and kind not in _READ_BY[name]
+        for name in _OF_SOME_TASKS
+        if name in said and name not in reads
     ]
-    if "image_size" in said and kind == "image-classification" and not is_local(loaded):
+    if "image_size" in said and task == "image-classification" and not is_local(loaded):
         found.append((("data", "image_size"), "the model's image processor decides"))
     if "eval" in said and "holdout" in said:
         found.append((("data", "holdout"), "data.eval is what it is evaluated on"))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-from typing import Any
 
 from trainwright.config.errors import ConfigError
-from trainwright.config.registry import registered, suggestion
+from trainwright.config.registry import find, suggestion
 from trainwright.core.modifier import Modifier
-from trainwright.recipes.catalog import HOMES
 from trainwright.recipes.language.records import ModifierSpec, Recipe
 
 
@@ -64,11 +61,5 @@ def arguments_of(cls: type[Modifier]) -> dict[str, inspect.Parameter]:
 
 
 def modifier_class(kind: str) -> type[Modifier]:
-    """The class that a recipe calls ``kind``: one of ours, or one that was registered as a "modifier"."""
-    own = registered("modifier")
-    if kind in own:
-        return own[kind]
-    if kind not in HOMES:
-        raise ConfigError(f"There is no modifier {kind!r}{suggestion(kind, [*HOMES, *own])}.")
-    found: Any = getattr(importlib.import_module(f"trainwright.recipes.{HOMES[kind]}"), kind)
-    return found
+    """The class that a recipe calls ``kind``."""
+    return find("modifier", kind, "recipe")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 
+from trainwright.config.shipped import SHIPPED
 from trainwright.recipes.building import arguments_of, modifier_class
-from trainwright.recipes.catalog import HOMES
 
 _HEADINGS = {
     "scheduling": "Schedule",
@@ -27,8 +27,8 @@ def reference() -> str:
     """The page."""
     parts = [_INTRODUCTION]
     heading = None
-    for name, home in HOMES.items():
-        group = _HEADINGS[home.split(".")[0]]
+    for name, home in SHIPPED["modifier"].items():
+        group = _HEADINGS[home.split(".")[2]]
         if group != heading:
             parts.append(f"## {group}\n")
             heading = group

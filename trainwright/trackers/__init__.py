@@ -10,30 +10,14 @@ from typing import Any
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.derive import FOREIGN_TRACKERS
 from trainwright.config.fields import ours
-from trainwright.config.registry import load_object, registered, split_reference, suggestion
+from trainwright.config.registry import find, load_object, split_reference, suggestion
 from trainwright.config.run_directory import anchored
+from trainwright.config.shipped import SHIPPED
 from trainwright.core.tracker import Tracker
-from trainwright.trackers.aim import AimTracker
-from trainwright.trackers.clearml import ClearmlTracker
-from trainwright.trackers.comet import CometTracker
-from trainwright.trackers.dvclive import DvcliveTracker
-from trainwright.trackers.jsonl import JsonlTracker
-from trainwright.trackers.mlflow import MlflowTracker
 from trainwright.trackers.servers import server_address
-from trainwright.trackers.tensorboard import TensorBoardTracker
-from trainwright.trackers.wandb import WandbTracker
 
-TRACKERS: dict[str, type] = {
-    "tensorboard": TensorBoardTracker,
-    "wandb": WandbTracker,
-    "comet_ml": CometTracker,
-    "comet": CometTracker,
-    "aim": AimTracker,
-    "mlflow": MlflowTracker,
-    "clearml": ClearmlTracker,
-    "dvclive": DvcliveTracker,
-    "jsonl": JsonlTracker,
-}
+#: Our own names, with the home of the class of each.
+_OURS = SHIPPED["tracker"]
 _METHODS = ("start", "log", "finish")
 
 
@@ -43,32 +27,28 @@ def servers() -> list[str]:
     >>> servers()
     ['wandb', 'comet_ml', 'aim', 'mlflow', 'clearml']
     """
-    return [name for name, cls in TRACKERS.items() if name != "comet" and "server" in options_of(cls)]
+    return [name for name in _OURS if name != "comet" and "server" in options_of(tracker_class(name))]
 
 
 def tracker_class(spec: Any) -> Any:
     """What makes the tracker that ``spec`` says: a name, ``my_file.py:Class``, or a class; an object is itself."""
     if not isinstance(spec, str):
         return spec
-    known = {**TRACKERS, **registered("tracker")}
-    if spec in known:
-        return known[spec]
-    if split_reference(spec) is not None:
-        return load_object(spec, "report_to")
-    raise ValueError(f"There is no tracker {spec!r}{suggestion(spec, known)}; choose from {', '.join(sorted(known))}.")
+    return find("tracker", spec, "report_to") if split_reference(spec) is None else load_object(spec, "report_to")
 
 
 def tracker_name(spec: Any) -> str:
     """How a tracker is called in ``tracker_options``, messages and ``trackers.json``.
 
-    >>> tracker_name("comet"), tracker_name(WandbTracker), tracker_name("mine.py:Own")
+    >>> tracker_name("comet"), tracker_name(tracker_class("wandb")), tracker_name("mine.py:Own")
     ('comet_ml', 'wandb', 'Own')
     """
-    if isinstance(spec, str) and spec not in TRACKERS:
+    if isinstance(spec, str) and spec not in _OURS:
         reference = split_reference(spec)
         return spec if reference is None else reference[1]
-    cls = TRACKERS[spec] if isinstance(spec, str) else spec if isinstance(spec, type) else type(spec)
-    return next((name for name, known in TRACKERS.items() if known is cls), cls.__name__)
+    cls = spec if isinstance(spec, type) else type(spec)
+    home = _OURS[spec] if isinstance(spec, str) else f"{cls.__module__}:{cls.__name__}"
+    return next((name for name, known in _OURS.items() if known == home), cls.__name__)
 
 
 def options_of(cls: Any) -> list[str]:
@@ -114,7 +94,7 @@ def build_tracker(
         given.setdefault("server", server)
     if logging_dir is not None:
         place = _place(name, Path(logging_dir))
-        if place is not None and not given.keys() & {"folder", "file"}:
+        if place is not None and place[0] in known and not given.keys() & {"folder", "file"}:
             given[place[0]] = place[1]
     return _checked(cls(**given), name)
 
@@ -129,7 +109,7 @@ def _refuse_server(name: str, known: list[str], server: str) -> None:
 
 def _place(name: str, folder: Path) -> tuple[str, Path] | None:
     """The option that says where a tracker writes, and its value in ``folder``."""
-    if name not in TRACKERS:
+    if name not in _OURS:
         return None
     if name == "jsonl":
         return "file", folder / "tracker.jsonl"

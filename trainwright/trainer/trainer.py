@@ -20,6 +20,7 @@ from trainwright.config.run_directory import run_directory
 from trainwright.core.backend import Backend
 from trainwright.core.checkpointer import Checkpointer
 from trainwright.core.results import BestRun, PredictionOutput, TrainOutput
+from trainwright.engines.torch.losses import chosen_loss
 from trainwright.engines.torch.memory import MemoryReport
 from trainwright.engines.torch.precision import full_eval_dtype
 from trainwright.trackers.pictures import png
@@ -79,7 +80,7 @@ class Trainer(Methods):
         eval_dataset: Any = None,
         processing_class: Any = None,
         model_init: Callable[..., nn.Module] | None = None,
-        compute_loss_func: Callable[..., Tensor] | None = None,
+        compute_loss_func: Callable[..., Tensor] | str | None = None,
         compute_metrics: Any = None,
         callbacks: list[Any] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
@@ -106,7 +107,7 @@ class Trainer(Methods):
         setup.model_init = model_init
         setup.processing_class = choose_processor(processing_class, tokenizer)
         setup.train_dataset, setup.eval_dataset = train_dataset, eval_dataset
-        setup.compute_loss_func, setup.compute_metrics = compute_loss_func, compute_metrics
+        setup.compute_loss_func, setup.compute_metrics = chosen_loss(compute_loss_func), compute_metrics
         setup.preprocess_logits_for_metrics = preprocess_logits_for_metrics
         setup.optimizer, setup.lr_scheduler = optimizers
         setup.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs

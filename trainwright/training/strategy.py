@@ -13,6 +13,7 @@ from torch import nn
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.fields import ours
 from trainwright.config.parallel import sharding_of, way_of, without_effect
+from trainwright.config.registry import find
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.core.modifier import Modifier
 from trainwright.engines.torch.backends import DistributedProcesses
@@ -28,10 +29,19 @@ def choose_strategy(setup: Setup, *, by_hand: bool) -> Strategy:
     """The strategy that the arguments ask for; whatever cannot go with it is refused here, before any work."""
     args, backend = setup.args, setup.backend
     way = way_of(args) or ("ddp" if backend.world_size > 1 else "sp")
-    if way == "fsdp":
-        return _sharded(setup, by_hand=by_hand)
-    if way == "deepspeed":
-        return _by_deepspeed(setup, by_hand=by_hand)
+    found = find("strategy", way, "backend")
+    if not isinstance(found, type):
+        return found(setup, by_hand=by_hand)
+    if not issubclass(found, Strategy):
+        raise ValueError(
+            f"backend={way!r} is {found.__name__}, which is no subclass of {Strategy.__module__}.Strategy."
+        )
+    return found.from_arguments(args)
+
+
+def replicated(setup: Setup, *, by_hand: bool) -> Strategy:
+    """A copy of the model in every process, its gradients summed during the backward pass where they can be."""
+    args, backend = setup.args, setup.backend
     if backend.world_size == 1 or type(backend) is not DistributedProcesses:
         return Strategy()
     reason = _why_afterwards(setup, by_hand=by_hand)
@@ -62,7 +72,8 @@ def _why_afterwards(setup: Setup, *, by_hand: bool) -> str | None:
     return may_overlap(setup.model)
 
 
-def _sharded(setup: Setup, *, by_hand: bool) -> Strategy:
+def sharded(setup: Setup, *, by_hand: bool) -> Strategy:
+    """FSDP2, with everything refused that needs whole weights or gradients."""
     from trainwright.engines.torch.strategies.fsdp import ShardedFSDP
 
     args = setup.args
@@ -107,7 +118,8 @@ def _sharded(setup: Setup, *, by_hand: bool) -> Strategy:
     )
 
 
-def _by_deepspeed(setup: Setup, *, by_hand: bool) -> Strategy:
+def by_deepspeed(setup: Setup, *, by_hand: bool) -> Strategy:
+    """ZeRO, with everything refused that wants to update weights itself."""
     from trainwright.engines.torch.strategies.deepspeed import deepspeed_strategy
 
     if by_hand:

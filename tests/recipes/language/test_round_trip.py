@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.config.errors import ConfigError
-from trainwright.recipes.catalog import HOMES
+from trainwright.config.shipped import SHIPPED
 from trainwright.recipes.language.composing import compose_staged
 from trainwright.recipes.language.expressions import is_expression
 from trainwright.recipes.language.reading import read_recipe
@@ -27,7 +27,7 @@ def _pair(loader: Any, node: Any) -> tuple[str, Any]:
     return node.tag[1:], loader.construct_mapping(node, deep=True)
 
 
-for _kind in HOMES:
+for _kind in SHIPPED["modifier"]:
     TagLoader.add_constructor(f"!{_kind}", _pair)
 
 
@@ -87,7 +87,7 @@ arguments = st.tuples(arguments, st.none() | sparsities).map(
     }
 )
 groups = st.sampled_from(["modifiers", "pruning_modifiers", "training_modifiers", "modifiers: 2", "no modifiers"])
-specs = st.builds(ModifierSpec, st.sampled_from(sorted(HOMES)), arguments, groups)
+specs = st.builds(ModifierSpec, st.sampled_from(sorted(SHIPPED["modifier"])), arguments, groups)
 modifiers = st.lists(specs, max_size=4).map(tuple)
 run_types = st.sampled_from(["train", "oneshot", None])
 metadata = st.dictionaries(texts, plain, max_size=3)

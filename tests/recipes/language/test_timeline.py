@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recipes.language.test_round_trip import plain_recipes, staged_recipes
-from trainwright.recipes.catalog import HOMES
+from trainwright.config.shipped import SHIPPED
 from trainwright.recipes.language.reading import read_recipe
 from trainwright.recipes.language.records import ModifierSpec, Recipe, Stage
 from trainwright.recipes.language.timeline import Row, draw, draw_svg, timeline
@@ -98,7 +98,10 @@ def test_markup_in_a_recipe_stays_text() -> None:
     assert nasty in "".join(ElementTree.fromstring(picture).itertext())
 
 
-@given(st.sampled_from(sorted(HOMES)), st.dictionaries(st.sampled_from(["params", "init_sparsity"]), st.none()))
+@given(
+    st.sampled_from(sorted(SHIPPED["modifier"])),
+    st.dictionaries(st.sampled_from(["params", "init_sparsity"]), st.none()),
+)
 def test_every_modifier_has_words(kind: str, arguments: dict[str, Any]) -> None:
     recipe = Recipe((Stage(None, (ModifierSpec(kind, arguments),)),))
     assert timeline(recipe)[0].label == kind.removesuffix("Modifier")

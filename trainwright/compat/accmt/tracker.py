@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.compat.accmt.settings import Settings, near_argument
-from trainwright.trackers import TRACKERS, options_by_tracker, options_of, servers, tracker_class, tracker_name
+from trainwright.config.shipped import SHIPPED
+from trainwright.trackers import options_by_tracker, options_of, servers, tracker_class, tracker_name
 from trainwright.trackers.aim import AimTracker as Aim
 from trainwright.trackers.clearml import ClearmlTracker as ClearML
 from trainwright.trackers.comet import CometTracker as CometML
@@ -84,10 +85,9 @@ def _tags(given: Any) -> list[str] | None:
 
 def _known_name(spec: Any) -> Any:
     """Names in any spelling: "MLFlow", "CometML"."""
-    if isinstance(spec, str) and spec not in TRACKERS:
-        spellings = {"cometml": "comet_ml", **{name.lower(): name for name in TRACKERS}}
-        return spellings.get(spec.lower(), spec)
-    return tracker_name(spec) if isinstance(spec, type) and spec in TRACKERS.values() else spec
+    if isinstance(spec, str) and spec not in SHIPPED["tracker"]:
+        return "comet_ml" if spec.lower() == "cometml" else spec.lower() if spec.lower() in SHIPPED["tracker"] else spec
+    return tracker_name(spec) if isinstance(spec, type) and tracker_name(spec) in SHIPPED["tracker"] else spec
 
 
 def _is_buildable(spec: Any) -> bool:

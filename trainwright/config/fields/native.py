@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainwright.config.backends import BACKENDS
 from trainwright.config.engines import ENGINES, default_engine
 
 
@@ -12,8 +11,9 @@ class NativeFields:
     micro_batch: int | str | None = None
     """Largest piece of a batch that runs at once: a number, or "auto" to find what fits; the gradient is the same."""
 
-    backend: str | None = field(default=None, metadata={"choices": BACKENDS})
-    """How the run is spread: "sp" (one process), "ddp", "fsdp" or "deepspeed", each with -amp, -bf16 or -fp16."""
+    backend: str | None = None
+    """How the run is spread: "sp" (one process), "ddp", "fsdp", "deepspeed" or the name of a registered strategy, each
+    with -amp, -bf16 or -fp16."""
 
     tensor_parallel_size: int = 1
     """Processes that compute single layers together, for models that carry a plan; the others share out the data."""

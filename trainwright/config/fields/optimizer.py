@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from trainwright.config.enums import OptimizerNames
-
 
 @dataclass(kw_only=True)
 class OptimizerFields:
@@ -25,8 +23,9 @@ class OptimizerFields:
     max_grad_norm: float = 1.0
     """Gradients longer than this are scaled down to it; 0 switches clipping off."""
 
-    optim: OptimizerNames | str = "adamw_torch_fused"
-    """Name of the optimizer; "auto" takes the fastest AdamW the device offers."""
+    # Not the enum: HfArgumentParser would refuse registered names on a command line.
+    optim: str = "adamw_torch_fused"
+    """Name of the optimizer, ours or registered; "auto" takes the fastest AdamW the device offers."""
 
     optim_args: str | None = None
     """Further options of the optimizer as "key=value,key=value"."""

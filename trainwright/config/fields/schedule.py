@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 
-from trainwright.config.enums import SchedulerType
-
 
 @dataclass(kw_only=True)
 class ScheduleFields:
-    lr_scheduler_type: SchedulerType | str = "linear"
-    """Name of the learning-rate schedule."""
+    # Not the enum: HfArgumentParser would refuse registered names on a command line.
+    lr_scheduler_type: str = "linear"
+    """Name of the learning-rate schedule, ours or registered."""
 
     lr_scheduler_kwargs: dict | str | None = None
     """Options of the schedule, as a dict or as JSON text."""

@@ -1,7 +1,7 @@
 """The ``greedy`` schedule, which follows a metric."""
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -14,21 +14,6 @@ class GreedyLR(LRScheduler):
     and after ``reset_start`` fruitless reductions at the lower bound everything starts over.
     """
 
-    OPTIONS: ClassVar[tuple[str, ...]] = (
-        "mode",
-        "factor",
-        "patience",
-        "threshold",
-        "threshold_mode",
-        "cooldown",
-        "warmup",
-        "min_lr",
-        "max_lr",
-        "eps",
-        "smooth",
-        "window_size",
-        "reset_start",
-    )
     # What moves during a run; everything else comes from the arguments.
     _STATE = (
         "num_bad_epochs",

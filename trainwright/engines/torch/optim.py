@@ -1,13 +1,14 @@
-"""Optimizers by transformers' names, and which parameters decay.
+"""Optimizers by name, and which parameters decay.
 
-torch's own are built here; everything that needs another package is in ``optim_extra`` and imported only when its name
-is used. ``optim_args`` is read against what the optimizer really takes: an option it does not know is refused.
+What a name stands for is in ``config/shipped.py``, or was registered: a class, which gets the learning rate and those
+options of ``optim_args`` that it takes, or a function of a :class:`Request`. Functions for torch's own are here; those
+for other packages are in ``optim_extra``. An option that an optimizer does not know is refused.
 """
 
 import inspect
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -17,7 +18,7 @@ from torch import nn
 
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.coerce import plain_value
-from trainwright.config.enums import OptimizerNames
+from trainwright.config.registry import find
 from trainwright.engines.torch import optim_extra, optim_own
 
 logger = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ class Request:
     @property
     def name(self) -> str:
         """The optimizer's name."""
-        return str(OptimizerNames(self.args.optim).value)
+        return str(getattr(self.args.optim, "value", self.args.optim))
 
     @property
     def adam(self) -> dict[str, Any]:
@@ -114,17 +115,26 @@ class Request:
 
 def _own_options(cls: type, *hidden: str) -> tuple[str, ...]:
     """Options in a class's signature, without those the run's arguments own."""
-    names = inspect.signature(cls.__init__).parameters
-    return tuple(name for name in names if name not in {"self", "params", *_RUN_OWNED, *hidden})
+    names = list(inspect.signature(cls).parameters)[1:]
+    return tuple(name for name in names if name not in {"lr", "weight_decay", *hidden})
 
 
-def _adamw(request: Request) -> ClassAndKwargs:
-    options = request.take(*_own_options(torch.optim.AdamW, "eps"))
+def of_class(cls: type, request: Request) -> ClassAndKwargs:
+    """An optimizer that is registered as a class: its learning rate, and the options that it takes."""
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values())
+    known = (name for name in request.options if name not in ("lr", "weight_decay")) if takes_any else _own_options(cls)
+    return cls, {"lr": request.args.learning_rate, **request.take(*known)}
+
+
+def adamw(request: Request) -> ClassAndKwargs:
+    """AdamW with the run's numbers."""
+    options = request.take(*_own_options(torch.optim.AdamW, "betas", "eps"))
     return torch.optim.AdamW, {"lr": request.args.learning_rate, **request.adam, **options}
 
 
-def _adamw_fused(request: Request) -> ClassAndKwargs:
-    cls, kwargs = _adamw(request)
+def adamw_fused(request: Request) -> ClassAndKwargs:
+    """AdamW by its fused kernel, where the device has one."""
+    cls, kwargs = adamw(request)
     device = _device_type(request)
     if not {"fused", "foreach"} & set(kwargs):
         if fused_adamw_available(device):
@@ -134,8 +144,9 @@ def _adamw_fused(request: Request) -> ClassAndKwargs:
     return cls, kwargs
 
 
-def _adamw_auto(request: Request) -> ClassAndKwargs:
-    cls, kwargs = _adamw(request)
+def adamw_auto(request: Request) -> ClassAndKwargs:
+    """The fastest AdamW of the device."""
+    cls, kwargs = adamw(request)
     if not {"fused", "foreach"} & set(kwargs):
         device = _device_type(request)
         kind = "fused" if fused_adamw_available(device) else "foreach"
@@ -167,17 +178,8 @@ def _log_once(message: str) -> None:
     logger.info(message)
 
 
-def _torch_class(cls: type) -> Callable[[Request], ClassAndKwargs]:
-    """A handler for a torch optimizer without numbers of Adam's."""
-    return lambda request: (cls, {"lr": request.args.learning_rate, **request.take(*_own_options(cls))})
-
-
-def _adafactor(request: Request) -> ClassAndKwargs:
-    options = request.take("clip_threshold", "decay_rate", "beta1", "scale_parameter", "eps1", "eps2")
-    return optim_own.Adafactor, {"lr": request.args.learning_rate, **options}
-
-
-def _adafactor_torch(request: Request) -> ClassAndKwargs:
+def adafactor_torch(request: Request) -> ClassAndKwargs:
+    """torch's Adafactor, whose steps are scaled by each parameter's magnitude."""
     options = request.take(*_own_options(torch.optim.Adafactor, "eps"))
     return torch.optim.Adafactor, {"lr": request.args.learning_rate, **options}
 
@@ -185,7 +187,8 @@ def _adafactor_torch(request: Request) -> ClassAndKwargs:
 _HEADS = {"lm_head", "head", "classifier", "score", "qa_outputs", "output_projection", "fc_out"}
 
 
-def _muon(request: Request) -> ClassAndKwargs:
+def muon(request: Request) -> ClassAndKwargs:
+    """Muon for hidden matrices, AdamW for the rest."""
     model = optim_extra.needed_model(request)
     options = request.take("momentum", "nesterov", "ns_steps", "eps", "adjust_lr_fn")
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -226,19 +229,6 @@ def _hidden_matrices(model: nn.Module, targets: Any) -> list[tuple[str, nn.Param
     ]
 
 
-_NATIVE: dict[str, Callable[[Request], ClassAndKwargs]] = {
-    "auto": _adamw_auto,
-    "adamw_torch": _adamw,
-    "adamw_torch_fused": _adamw_fused,
-    "muon": _muon,
-    "adafactor": _adafactor,
-    "adafactor_torch": _adafactor_torch,
-    "sgd": _torch_class(torch.optim.SGD),
-    "adagrad": _torch_class(torch.optim.Adagrad),
-    "rmsprop": _torch_class(torch.optim.RMSprop),
-}
-
-
 def optimizer_class_and_kwargs(
     args: TrainingArguments, model: nn.Module | None = None, total_steps: int | None = None
 ) -> ClassAndKwargs:
@@ -248,8 +238,8 @@ def optimizer_class_and_kwargs(
     their place). ``total_steps`` is only needed where a fractional warm-up goes into the optimizer itself.
     """
     request = Request(args, model, parse_optim_args(args.optim_args), total_steps)
-    handler = _NATIVE.get(request.name) or optim_extra.handler_for(request.name)
-    return handler(request)
+    found = find("optimizer", request.name, "optim")
+    return of_class(found, request) if isinstance(found, type) else found(request)
 
 
 def build_optimizer(

@@ -36,7 +36,8 @@ def is_target(module_name: str, targets: Any) -> bool:
     return any(target in module_name or Pattern(target).fullmatch(module_name) for target in targets)
 
 
-def _bitsandbytes(request: Any) -> ClassAndKwargs:
+def bitsandbytes(request: Any) -> ClassAndKwargs:
+    """Those of bitsandbytes, whose states have 8 or 32 bits, or are paged."""
     package = _package(request, "bitsandbytes.optim", "bitsandbytes")
     name, args = request.name, request.args
     kwargs: dict[str, Any] = {"lr": args.learning_rate, "optim_bits": 8 if "8bit" in name else 32}
@@ -81,7 +82,8 @@ def _low_rank_groups(request: Any, options: dict[str, Any]) -> list[dict[str, An
     ]
 
 
-def _layerwise(request: Any) -> ClassAndKwargs:
+def layerwise(request: Any) -> ClassAndKwargs:
+    """Refuse what updates each layer during the backward pass."""
     plain = request.name.removesuffix("_layerwise")
     raise ValueError(
         f"optim={request.name!r} updates weights inside the backward pass, where gradients can neither be accumulated, "
@@ -89,7 +91,8 @@ def _layerwise(request: Any) -> ClassAndKwargs:
     )
 
 
-def _galore(request: Any) -> ClassAndKwargs:
+def galore(request: Any) -> ClassAndKwargs:
+    """GaLore: gradients projected to a low rank."""
     package = _package(request, "galore_torch", "galore-torch")
     cls_name = {
         "galore_adamw": "GaLoreAdamW",
@@ -104,7 +107,8 @@ def _galore(request: Any) -> ClassAndKwargs:
     return getattr(package, cls_name), kwargs
 
 
-def _apollo(request: Any) -> ClassAndKwargs:
+def apollo(request: Any) -> ClassAndKwargs:
+    """APOLLO: learning rates from a random projection."""
     package = _package(request, "apollo_torch", "apollo-torch")
     defaults = {
         "rank": 128,
@@ -118,14 +122,16 @@ def _apollo(request: Any) -> ClassAndKwargs:
     return package.APOLLOAdamW, {"lr": request.args.learning_rate, "params": _low_rank_groups(request, options)}
 
 
-def _lomo(request: Any) -> ClassAndKwargs:
+def lomo(request: Any) -> ClassAndKwargs:
+    """LOMO and AdaLomo."""
     package = _package(request, "lomo_optim", "lomo-optim")
     request.take()
     cls = package.AdaLomo if request.name == "adalomo" else package.Lomo
     return cls, {"lr": request.args.learning_rate, "model": needed_model(request)}
 
 
-def _grokadamw(request: Any) -> ClassAndKwargs:
+def grokadamw(request: Any) -> ClassAndKwargs:
+    """GrokAdamW."""
     package = _package(request, "grokadamw", "grokadamw")
     defaults = {
         "alpha_init": 0.98,
@@ -137,14 +143,16 @@ def _grokadamw(request: Any) -> ClassAndKwargs:
     return package.GrokAdamW, {"lr": request.args.learning_rate, **defaults, **request.take(*defaults)}
 
 
-def _torchao(request: Any) -> ClassAndKwargs:
+def adamw_torchao(request: Any) -> ClassAndKwargs:
+    """AdamW of torchao, whose states have 4 or 8 bits."""
     package = _package(request, "torchao.optim", "torchao")
     defaults = {"block_size": 256, "bf16_stochastic_round": False}
     cls = package.AdamW4bit if request.name.endswith("4bit") else package.AdamW8bit
     return cls, {"lr": request.args.learning_rate, **request.adam, **defaults, **request.take(*defaults)}
 
 
-def _schedule_free(request: Any) -> ClassAndKwargs:
+def schedule_free(request: Any) -> ClassAndKwargs:
+    """Optimizers that need no schedule."""
     package = _package(request, "schedulefree", "schedulefree")
     args = request.args
     kwargs: dict[str, Any] = {"lr": args.learning_rate, "weight_decay": args.weight_decay}
@@ -169,14 +177,16 @@ def _whole_warmup(request: Any) -> int:
     return args.get_warmup_steps(total or 0)
 
 
-def _stable_adamw(request: Any) -> ClassAndKwargs:
+def stable_adamw(request: Any) -> ClassAndKwargs:
+    """StableAdamW of optimi."""
     package = _package(request, "optimi", "torch-optimi")
     options = {"decouple_lr": False, **request.take("decouple_lr", "max_lr", "kahan_sum")}
     common = {"lr": request.args.learning_rate, "weight_decay": request.args.weight_decay}
     return package.StableAdamW, {**common, **request.adam, **options}
 
 
-def _anyprecision(request: Any) -> ClassAndKwargs:
+def adamw_anyprecision(request: Any) -> ClassAndKwargs:
+    """AdamW whose states have the precision that is asked for."""
     package = _package(request, "torchdistx.optimizers", "torchdistx")
     dtypes = {
         "momentum_dtype": "float32",
@@ -201,41 +211,5 @@ def _adamw_of(module: str, pip_name: str, cls_name: str) -> Callable[[Any], Clas
     return handler
 
 
-_BITSANDBYTES = (
-    "adamw_bnb_8bit",
-    "adamw_8bit",
-    "paged_adamw_32bit",
-    "paged_adamw_8bit",
-    "ademamix",
-    "ademamix_8bit",
-    "paged_ademamix_32bit",
-    "paged_ademamix_8bit",
-    "lion_32bit",
-    "lion_8bit",
-    "paged_lion_32bit",
-    "paged_lion_8bit",
-    "rmsprop_bnb",
-    "rmsprop_bnb_8bit",
-    "rmsprop_bnb_32bit",
-)
-
-_HANDLERS: dict[str, Callable[[Any], ClassAndKwargs]] = {
-    **dict.fromkeys(_BITSANDBYTES, _bitsandbytes),
-    **dict.fromkeys(("galore_adamw", "galore_adamw_8bit", "galore_adafactor"), _galore),
-    **dict.fromkeys(("galore_adamw_layerwise", "galore_adamw_8bit_layerwise"), _layerwise),
-    **dict.fromkeys(("galore_adafactor_layerwise", "apollo_adamw_layerwise"), _layerwise),
-    "apollo_adamw": _apollo,
-    **dict.fromkeys(("lomo", "adalomo"), _lomo),
-    "grokadamw": _grokadamw,
-    **dict.fromkeys(("adamw_torch_4bit", "adamw_torch_8bit"), _torchao),
-    **dict.fromkeys(("schedule_free_radam", "schedule_free_adamw", "schedule_free_sgd"), _schedule_free),
-    "stable_adamw": _stable_adamw,
-    "adamw_anyprecision": _anyprecision,
-    "adamw_torch_xla": _adamw_of("torch_xla.amp.syncfree", "torch_xla", "AdamW"),
-    "adamw_torch_npu_fused": _adamw_of("torch_npu.optim", "torch_npu", "NpuFusedAdamW"),
-}
-
-
-def handler_for(name: str) -> Callable[[Any], ClassAndKwargs]:
-    """The function that knows how to build the optimizer called ``name``."""
-    return _HANDLERS[name]
+adamw_xla = _adamw_of("torch_xla.amp.syncfree", "torch_xla", "AdamW")
+adamw_npu = _adamw_of("torch_npu.optim", "torch_npu", "NpuFusedAdamW")

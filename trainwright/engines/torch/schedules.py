@@ -1,4 +1,4 @@
-"""Learning-rate schedules by transformers' twelve names.
+"""Learning-rate schedules by name: transformers' twelve, and registered ones.
 
 A schedule is a function from the step to a factor of the base learning rate, so its whole state is one number. The two
 that follow a metric (``reduce_lr_on_plateau``, ``greedy``) keep more, all of it plain numbers: any schedule's
@@ -6,6 +6,7 @@ that follow a metric (``reduce_lr_on_plateau``, ``greedy``) keep more, all of it
 resumed run may change them.
 """
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,6 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from trainwright.config.enums import SchedulerType
+from trainwright.config.registry import find
 from trainwright.engines.torch.greedy import GreedyLR
 
 Factor = Callable[[int], float]
@@ -174,98 +176,114 @@ def _base_rate(optimizer: Optimizer) -> float:
     return float(optimizer.defaults["lr"])
 
 
-def _floor(name: str, optimizer: Optimizer, options: Mapping[str, Any]) -> float:
+def _floor(name: str, optimizer: Optimizer, rate: float | None, share: float | None) -> float:
     """The lowest factor, given as a rate or as a share of the base rate."""
-    rate: Any = options.get("min_lr")
-    share: Any = options.get("min_lr_rate")
     if (rate is None) == (share is None):
         raise ValueError(f"{name} needs exactly one of min_lr and min_lr_rate in lr_scheduler_kwargs.")
-    return float(rate) / _base_rate(optimizer) if share is None else float(share)
+    return float(rate) / _base_rate(optimizer) if rate is not None else float(share or 0.0)
 
 
-def _polynomial_factor(optimizer: Optimizer, warmup: int, total: int, options: Mapping[str, Any]) -> Factor:
-    start, end = _base_rate(optimizer), float(options.get("lr_end", 1e-7))
+def constant(optimizer: Optimizer, warmup_steps: int, total_steps: int) -> Factor:
+    """The base rate throughout."""
+    return partial(_constant, warmup=warmup_steps, total=total_steps)
+
+
+def constant_with_warmup(optimizer: Optimizer, warmup_steps: int, total_steps: int) -> Factor:
+    """Up to the base rate, and no further."""
+    return partial(_constant_with_warmup, warmup=warmup_steps, total=total_steps)
+
+
+def linear(optimizer: Optimizer, warmup_steps: int, total_steps: int) -> Factor:
+    """Up to the base rate, then straight down to zero."""
+    return partial(_linear, warmup=warmup_steps, total=total_steps)
+
+
+def cosine(optimizer: Optimizer, warmup_steps: int, total_steps: int, num_cycles: float = 0.5) -> Factor:
+    """Up to the base rate, then down along a cosine."""
+    return partial(_cosine, warmup=warmup_steps, total=total_steps, num_cycles=num_cycles)
+
+
+def cosine_with_restarts(optimizer: Optimizer, warmup_steps: int, total_steps: int, num_cycles: float = 1) -> Factor:
+    """Several cosines, each from the base rate to zero."""
+    return partial(_cosine_with_restarts, warmup=warmup_steps, total=total_steps, num_cycles=num_cycles)
+
+
+def polynomial(
+    optimizer: Optimizer, warmup_steps: int, total_steps: int, lr_end: float = 1e-7, power: float = 1.0
+) -> Factor:
+    """Down to ``lr_end`` along a power of what is left."""
+    start, end = _base_rate(optimizer), float(lr_end)
     if not start > end:
         raise ValueError(f"lr_end={end} must be below learning_rate={start}: lower it in lr_scheduler_kwargs.")
-    power = float(options.get("power", 1.0))
-    return partial(_polynomial, warmup=warmup, total=total, start=start, lr_end=end, power=power)
+    return partial(_polynomial, warmup=warmup_steps, total=total_steps, start=start, lr_end=end, power=float(power))
 
 
-def _inverse_sqrt_factor(optimizer: Optimizer, warmup: int, total: int, options: Mapping[str, Any]) -> Factor:
-    given = options.get("timescale")
-    timescale = (warmup or 10_000) if given is None else given
-    if timescale <= 0:
-        raise ValueError(f"timescale={timescale} in lr_scheduler_kwargs must be positive.")
-    return partial(_inverse_sqrt, warmup=warmup, total=total, timescale=timescale)
+def inverse_sqrt(optimizer: Optimizer, warmup_steps: int, total_steps: int, timescale: float | None = None) -> Factor:
+    """Down with the root of the number of steps."""
+    scale = (warmup_steps or 10_000) if timescale is None else timescale
+    if scale <= 0:
+        raise ValueError(f"timescale={scale} in lr_scheduler_kwargs must be positive.")
+    return partial(_inverse_sqrt, warmup=warmup_steps, total=total_steps, timescale=scale)
 
 
-def _cosine_with_min_lr_factor(optimizer: Optimizer, warmup: int, total: int, options: Mapping[str, Any]) -> Factor:
-    floor = _floor("cosine_with_min_lr", optimizer, options)
-    return partial(_cosine, warmup=warmup, total=total, num_cycles=options.get("num_cycles", 0.5), floor=floor)
+def cosine_with_min_lr(
+    optimizer: Optimizer,
+    warmup_steps: int,
+    total_steps: int,
+    num_cycles: float = 0.5,
+    min_lr: float | None = None,
+    min_lr_rate: float | None = None,
+) -> Factor:
+    """A cosine that ends above zero."""
+    floor = _floor("cosine_with_min_lr", optimizer, min_lr, min_lr_rate)
+    return partial(_cosine, warmup=warmup_steps, total=total_steps, num_cycles=num_cycles, floor=floor)
 
 
-def _cosine_from_first_factor(optimizer: Optimizer, warmup: int, total: int, options: Mapping[str, Any]) -> Factor:
+def cosine_warmup_with_min_lr(
+    optimizer: Optimizer,
+    warmup_steps: int,
+    total_steps: int,
+    num_cycles: float = 0.5,
+    min_lr: float | None = None,
+    min_lr_rate: float | None = None,
+    warmup_lr_rate: float | None = None,
+) -> Factor:
+    """The same, with a rate above zero from the first step on."""
     return partial(
         _cosine_from_first_step,
-        warmup=warmup,
-        total=total,
-        num_cycles=options.get("num_cycles", 0.5),
-        floor=_floor("cosine_warmup_with_min_lr", optimizer, options),
-        warmup_lr_rate=options.get("warmup_lr_rate"),
+        warmup=warmup_steps,
+        total=total_steps,
+        num_cycles=num_cycles,
+        floor=_floor("cosine_warmup_with_min_lr", optimizer, min_lr, min_lr_rate),
+        warmup_lr_rate=warmup_lr_rate,
     )
 
 
-def _warmup_stable_decay_factor(optimizer: Optimizer, warmup: int, total: int, options: Mapping[str, Any]) -> Factor:
-    if "num_decay_steps" not in options:
-        raise ValueError("warmup_stable_decay needs num_decay_steps in lr_scheduler_kwargs.")
-    kinds = {key: options.get(key, default) for key, default in (("warmup_type", "linear"), ("decay_type", "cosine"))}
-    for key, kind in kinds.items():
+def warmup_stable_decay(
+    optimizer: Optimizer,
+    warmup_steps: int,
+    total_steps: int,
+    num_decay_steps: int,
+    num_stable_steps: int | None = None,
+    warmup_type: str = "linear",
+    decay_type: str = "cosine",
+    min_lr_ratio: float = 0.0,
+    num_cycles: float = 0.5,
+) -> Factor:
+    """Up, along, and down in the last ``num_decay_steps``."""
+    for key, kind in (("warmup_type", warmup_type), ("decay_type", decay_type)):
         if kind not in _RISES:
             raise ValueError(f"{key}={kind!r} in lr_scheduler_kwargs is not known; choose one of {list(_RISES)}.")
-    decay = options["num_decay_steps"]
-    stable = options.get("num_stable_steps")
     return partial(
         _warmup_stable_decay,
-        warmup=warmup,
-        stable=total - warmup - decay if stable is None else stable,
-        decay=decay,
-        floor=options.get("min_lr_ratio", 0.0),
-        num_cycles=options.get("num_cycles", 0.5),
-        **kinds,
+        warmup=warmup_steps,
+        stable=total_steps - warmup_steps - num_decay_steps if num_stable_steps is None else num_stable_steps,
+        decay=num_decay_steps,
+        floor=min_lr_ratio,
+        num_cycles=num_cycles,
+        warmup_type=warmup_type,
+        decay_type=decay_type,
     )
-
-
-def _plain_factor(function: Callable[..., float]) -> Callable[..., Factor]:
-    """For schedules whose options are simply the function's own keywords."""
-    return lambda optimizer, warmup, total, options: partial(function, warmup=warmup, total=total, **options)
-
-
-# name -> (how its factor is built, the options it knows)
-_FACTORS: dict[str, tuple[Callable[..., Factor], tuple[str, ...]]] = {
-    "constant": (_plain_factor(_constant), ()),
-    "constant_with_warmup": (_plain_factor(_constant_with_warmup), ()),
-    "linear": (_plain_factor(_linear), ()),
-    "cosine": (_plain_factor(_cosine), ("num_cycles",)),
-    "cosine_with_restarts": (_plain_factor(_cosine_with_restarts), ("num_cycles",)),
-    "polynomial": (_polynomial_factor, ("lr_end", "power")),
-    "inverse_sqrt": (_inverse_sqrt_factor, ("timescale",)),
-    "cosine_with_min_lr": (_cosine_with_min_lr_factor, ("num_cycles", "min_lr", "min_lr_rate")),
-    "cosine_warmup_with_min_lr": (
-        _cosine_from_first_factor,
-        ("num_cycles", "min_lr", "min_lr_rate", "warmup_lr_rate"),
-    ),
-    "warmup_stable_decay": (
-        _warmup_stable_decay_factor,
-        ("num_decay_steps", "num_stable_steps", "warmup_type", "decay_type", "min_lr_ratio", "num_cycles"),
-    ),
-}
-_BY_METRIC: dict[str, tuple[type[LRScheduler], tuple[str, ...]]] = {
-    "reduce_lr_on_plateau": (
-        PlateauLR,
-        ("mode", "factor", "patience", "threshold", "threshold_mode", "cooldown", "min_lr", "eps"),
-    ),
-    "greedy": (GreedyLR, GreedyLR.OPTIONS),
-}
 
 
 def needs_metric(scheduler: Any) -> bool:
@@ -281,14 +299,31 @@ def build_scheduler(
     total_steps: int,
     kwargs: Mapping[str, Any] | None = None,
 ) -> LRScheduler:
-    """The schedule called ``name``, with the options of ``lr_scheduler_kwargs``."""
-    word = SchedulerType(name).value
+    """The schedule called ``name``, with the options of ``lr_scheduler_kwargs``.
+
+    A name stands for a class of schedulers, made with the optimizer, or for a function of the optimizer, the steps of
+    warm-up and all steps, which returns a scheduler, or a factor of the base rate as a function of the step.
+    """
+    word = str(getattr(name, "value", name))
+    make = find("scheduler", word, "lr_scheduler_type")
+    steps = {} if isinstance(make, type) else {"warmup_steps": warmup_steps, "total_steps": total_steps}
     options = dict(kwargs or {})
-    known = (_FACTORS[word] if word in _FACTORS else _BY_METRIC[word])[1]
+    _refuse_options(word, make, options, steps)
+    made = make(optimizer, **steps, **options)
+    return made if isinstance(make, type) or hasattr(made, "step") else FactorLR(optimizer, made)
+
+
+def _refuse_options(name: str, make: Any, options: Mapping[str, Any], steps: Mapping[str, int]) -> None:
+    """What the schedule does not take, or lacks."""
+    takes = list(inspect.signature(make).parameters.values())[1:]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes):
+        return
+    known = [parameter.name for parameter in takes if parameter.name not in steps]
     unknown = sorted(set(options) - set(known))
     if unknown:
-        valid = f"it knows {list(known)}" if known else "it has no options"
-        raise ValueError(f"lr_scheduler_kwargs has {unknown}, but with {word!r} {valid}.")
-    if word in _BY_METRIC:
-        return _BY_METRIC[word][0](optimizer, **options)
-    return FactorLR(optimizer, _FACTORS[word][0](optimizer, warmup_steps, total_steps, options))
+        valid = f"it knows {known}" if known else "it has no options"
+        raise ValueError(f"lr_scheduler_kwargs has {unknown}, but with {name!r} {valid}.")
+    needed = [parameter.name for parameter in takes if parameter.default is parameter.empty]
+    missing = [one for one in needed if one not in options and one not in steps]
+    if missing:
+        raise ValueError(f"{name} needs {', '.join(missing)} in lr_scheduler_kwargs.")

@@ -52,7 +52,11 @@ class Prepared:
 
 
 class TaskKit(Protocol):
-    """One task: its defaults, and how it prepares data and model."""
+    """One task: its defaults, and how it prepares data and model.
+
+    It may say in ``reads`` which of the keys ``text``, ``target``, ``features``, ``max_length`` and ``image_size`` of
+    ``data:`` it reads; the user is told of those that were written and are not among them.
+    """
 
     def defaults(self, loaded: Loaded) -> dict[str, Any]:
         """TrainingArguments that suit it where the experiment says nothing."""

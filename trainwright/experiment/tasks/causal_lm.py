@@ -22,6 +22,8 @@ _CHARACTERS_READ = 220_000
 class CausalLM:
     """A causal language model of transformers on tokens in blocks, or a network of one's own on characters."""
 
+    reads = ("text", "max_length")
+
     def defaults(self, loaded: Loaded) -> dict[str, Any]:
         local = is_local(loaded)
         return {

@@ -24,6 +24,8 @@ _TARGETS = ("label", "labels", "target", "class", "fine_label")
 class ImageClassification:
     """transformers' models with their image processor; ``cnn`` and one's own with images scaled to one size."""
 
+    reads = ("text", "target", "image_size")
+
     def defaults(self, loaded: Loaded) -> dict[str, Any]:
         return {
             "learning_rate": 3e-3 if is_local(loaded) else 5e-5,

@@ -14,6 +14,8 @@ from trainwright.experiment.tasks.base import Given, Prepared
 class Own:
     """Nothing is assumed about rows; the model has its own loss, or takes ``labels``."""
 
+    reads = ()
+
     def defaults(self, loaded: Loaded) -> dict[str, Any]:
         return {}
 

@@ -18,6 +18,8 @@ _TARGETS = ("target", "output", "summary", "highlights", "answer", "translation"
 class Seq2Seq:
     """An encoder-decoder of transformers; evaluation generates."""
 
+    reads = ("text", "target", "max_length")
+
     def defaults(self, loaded: Loaded) -> dict[str, Any]:
         return {
             "learning_rate": 1e-4,

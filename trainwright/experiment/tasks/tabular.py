@@ -25,8 +25,8 @@ MOST_CATEGORIES = 200
 class Tabular:
     """Classification or regression, decided by the task or, without one, by the target's values."""
 
-    def __init__(self, kind: str | None) -> None:
-        self.kind = kind
+    reads = ("target", "features")
+    kind: str | None = None
 
     def defaults(self, loaded: Loaded) -> dict[str, Any]:
         return {
@@ -83,6 +83,18 @@ class Tabular:
             "columns": [column for column in found if column is not None],
             "dropped": [name for name, column in zip(names, found, strict=True) if column is None],
         }
+
+
+class TabularClassification(Tabular):
+    """A class is to be predicted, whatever the target's values look like."""
+
+    kind = "classification"
+
+
+class TabularRegression(Tabular):
+    """An amount is to be predicted."""
+
+    kind = "regression"
 
 
 def finite(values: Any, column: str) -> list[float]:

@@ -21,6 +21,8 @@ _TARGETS = ("label", "labels", "target", "class")
 class TextClassification:
     """A transformer with a head of as many outputs as there are labels."""
 
+    reads = ("text", "target", "max_length")
+
     def defaults(self, loaded: Loaded) -> dict[str, Any]:
         return {
             "learning_rate": 2e-5,

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trainwright.config.errors import ConfigError
-from trainwright.config.registry import registered, suggestion
-from trainwright.recipes.catalog import HOMES
+from trainwright.config.registry import check_name
 from trainwright.recipes.language.expressions import is_expression
 from trainwright.recipes.language.plain import numbered, plain, scalars_in
 
@@ -190,16 +189,12 @@ class Recipe:
 
 def refuse_unknown_kind(kind: str, where: str) -> None:
     """An error unless there is such a modifier."""
-    own = registered("modifier")
-    if kind in HOMES or kind in own:
-        return
     if kind in _ELSEWHERE:
         raise ConfigError(
             f"{where}: {kind} compresses a language model after its training, which llm-compressor does: this library "
             "changes models while they are trained."
         )
-    hint = suggestion(kind, [*HOMES, *own]) or f"; there are {', '.join(sorted([*HOMES, *own]))}"
-    raise ConfigError(f"{where}: there is no modifier {kind!r}{hint}.")
+    check_name("modifier", kind, where)
 
 
 def _epoch(value: Any) -> float | None:

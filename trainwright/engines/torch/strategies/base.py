@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,11 @@ class Strategy:
     casts_by_itself = False
     #: The first process writes checkpoints, but all must come to put weights and optimizer state together.
     gathers_to_save = False
+
+    @classmethod
+    def from_arguments(cls, args: Any) -> Self:
+        """The strategy for a run; one that is registered and has settings reads them here."""
+        return cls()
 
     @property
     def layout(self) -> Layout:

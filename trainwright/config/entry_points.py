@@ -1,0 +1,44 @@
+"""What installed packages offer by name: their entry points, read once, and loaded only when a user names one."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from trainwright.config.errors import ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+
+@cache
+def offered(group: str) -> dict[str, list[EntryPoint]]:
+    """Read the names in a group of entry points; no package is imported by that."""
+    # It takes some milliseconds to import, and most runs name nothing but ours.
+    from importlib.metadata import entry_points
+
+    found: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=group):
+        found.setdefault(point.name, []).append(point)
+    return found
+
+
+def package_of(point: EntryPoint) -> str:
+    """Name the installed package that an entry point belongs to."""
+    return "an installed package" if point.dist is None else f"the package {point.dist.name} {point.dist.version}"
+
+
+def load(group: str, name: str, what: str) -> Any:
+    """Import what a package offers as ``name``; where that fails, the package is named, not only the error."""
+    points = offered(group)[name]
+    if len({point.value for point in points}) > 1:
+        packages = " and ".join(package_of(point) for point in points)
+        raise ConfigError(f"{what}: {name!r} is offered by {packages}: uninstall one of them.")
+    try:
+        return points[0].load()
+    except Exception as error:
+        # Anything: importing a package runs it.
+        raise ConfigError(
+            f"{what}: {name!r} is offered by {package_of(points[0])} as {points[0].value}, which cannot be loaded: "
+            f"{type(error).__name__}: {error}. Update or uninstall that package, or choose another name."
+        ) from error
