@@ -54,8 +54,10 @@ def decisions() -> Iterator[str]:
 #: Functions that must go by a name, and why.
 ALLOWED = {
     # Python keeps no other record of who wrote a class.
-    "core/origin.py:library_of": "the one place for it",
-    "core/origin.py:library_running": "the same for a frame",
+    "config/origin.py:library_of": "the one place for it",
+    "config/origin.py:library_running": "the same for a frame",
+    # A definition that is run again, in a notebook say, is another object with the same name.
+    "config/registry.py:_origin": "the same definition, or another one of that name",
     # The user, or the model's author, says which classes are meant, by their names.
     "engines/torch/strategies/blocks.py:blocks_of": "transformer_layer_cls_to_wrap, _no_split_modules",
     "recipes/quantization/choosing.py:fits": "a recipe names types of layers",

@@ -16,8 +16,8 @@ from trainwright.checkpoint.adapters import ADAPTER, adapter_files, load_adapter
 from trainwright.checkpoint.manifest import holds, is_listable, only_listed
 from trainwright.checkpoint.pieces import cut, piece_of
 from trainwright.checkpoint.sharded import StoredTensors, is_stored
+from trainwright.config.origin import class_if_imported
 from trainwright.config.refused_versions import refuse_unsafe_transformers
-from trainwright.core.origin import class_if_imported
 from trainwright.core.spread import is_spread
 
 logger = logging.getLogger("trainwright")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainwright.core.origin import class_if_imported
+from trainwright.config.origin import class_if_imported
 
 
 class MissingMetricError(KeyError, ValueError):

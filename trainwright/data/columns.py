@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from trainwright.core.origin import class_if_imported
+from trainwright.config.origin import class_if_imported
 from trainwright.data.lengths import makes_columns_on_the_fly
 
 logger = logging.getLogger("trainwright")

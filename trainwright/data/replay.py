@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trainwright.core.origin import library_of
+from trainwright.config.origin import library_of
 from trainwright.data.twins import twin
 from trainwright.randomness import generators
 from trainwright.randomness.own_generators import OwnGenerators

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from trainwright.core.origin import class_if_imported
+from trainwright.config.origin import class_if_imported
 from trainwright.data.loader import Loader
 from trainwright.data.plain import from_plain, to_plain
 from trainwright.data.seeding import StreamRandom

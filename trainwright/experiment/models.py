@@ -11,9 +11,9 @@ from torch import nn
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded
 from trainwright.config.options import fitting_options
+from trainwright.config.origin import OURS, library_of
 from trainwright.config.refused_versions import refuse_unsafe_transformers
 from trainwright.config.registry import find, is_registered, load_object, registered, split_reference
-from trainwright.core.origin import OURS, library_of
 from trainwright.experiment.sources import resolve
 
 _ARCHITECTURES = {

@@ -16,9 +16,9 @@ from trainwright.checkpoint.durable import rename_to_first_free
 from trainwright.config.backends import place_from_environment
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded, load_experiment
+from trainwright.config.origin import OURS, library_running
 from trainwright.config.secrets import redacted_values
 from trainwright.core.errors import MissingMetricError, NotSavedError
-from trainwright.core.origin import OURS, library_running
 from trainwright.experiment.building import Built, build, build_trained, run_folder, training_rows
 from trainwright.experiment.sources import columns_of, load_rows
 from trainwright.experiment.stored import (

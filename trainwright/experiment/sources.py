@@ -16,11 +16,11 @@ from typing import Any
 from trainwright.config.errors import ConfigError
 from trainwright.config.extras import install, is_installed
 from trainwright.config.loading import Loaded
+from trainwright.config.origin import class_if_imported
 from trainwright.config.registry import find, is_registered, load_object, split_reference
 from trainwright.config.shipped import SHIPPED
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.config.yaml12 import Place
-from trainwright.core.origin import class_if_imported
 from trainwright.experiment.tables import OWN_READERS, read_table
 
 _READERS = {

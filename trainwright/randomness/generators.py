@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainwright.core.origin import class_if_imported
+from trainwright.config.origin import class_if_imported
 
 _ARRAY = "$array"
 

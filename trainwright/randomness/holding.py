@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from trainwright.core.origin import library_of
+from trainwright.config.origin import library_of
 from trainwright.randomness import generators
 
 CONTAINERS = (list, tuple, set, frozenset, deque, dict)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainwright.core.origin import library_of
+from trainwright.config.origin import library_of
 from trainwright.randomness import generators
 from trainwright.randomness.holding import (
     CONTAINERS,

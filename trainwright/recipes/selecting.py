@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainwright.config.origin import class_if_imported
 from trainwright.config.patterns import Pattern
 from trainwright.config.registry import suggestion
-from trainwright.core.origin import class_if_imported
 
 ALL = "__ALL__"
 ALL_PRUNABLE = "__ALL_PRUNABLE__"

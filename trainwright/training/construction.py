@@ -20,10 +20,10 @@ from trainwright.config.backends import BACKENDS, place_from_environment
 from trainwright.config.derive import FOREIGN_TRACKERS
 from trainwright.config.enums import IntervalStrategy
 from trainwright.config.fields import ours
+from trainwright.config.origin import class_if_imported
 from trainwright.config.profile import parse_profile
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.core.backend import BACKEND_MEMBERS
-from trainwright.core.origin import class_if_imported
 from trainwright.data.collators import collate_any
 from trainwright.data.collators_text import DataCollatorWithPadding
 from trainwright.data.loader import has_length

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainwright.core.origin import OURS, library_of
+from trainwright.config.origin import OURS, library_of
 
 
 def is_overridden(hooks: Any, name: str) -> bool:

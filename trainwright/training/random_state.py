@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from trainwright.core.origin import library_of
+from trainwright.config.origin import library_of
 from trainwright.data.own_data import say_what_is_wrong
 from trainwright.engines.torch.randomness import RandomState, random_state, set_random_state, with_own
 from trainwright.engines.torch.targets import unwrap
