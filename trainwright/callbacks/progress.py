@@ -19,6 +19,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from trainwright.callbacks import wording
+from trainwright.callbacks.bar_row import Row
+from trainwright.callbacks.call_stack import call_stack, innermost_shared
 from trainwright.config.arguments import TrainingArguments
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.state import TrainerControl, TrainerState
@@ -26,7 +28,7 @@ from trainwright.core.state import TrainerControl, TrainerState
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from trainwright.callbacks.terminal_bars import Row, TerminalBars
+    from trainwright.callbacks.terminal_bars import TerminalBars
 
 logger = logging.getLogger("trainwright")
 
@@ -104,8 +106,6 @@ class ProgressCallback(TrainerCallback):
         self._say(wording.header_line(args, state, kwargs.get("model"), loader))
         bars = self._open_bars()
         if bars is not None:
-            from trainwright.callbacks.terminal_bars import Row, call_stack
-
             batches = wording.length_of(loader)
             per_step = examples * args.gradient_accumulation_steps / batches if examples and batches else None
             bars.training = Row("train", state.max_steps, lambda: state.global_step, samples_per_unit=per_step)
@@ -118,8 +118,6 @@ class ProgressCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if self.training_bar is not None and self._begin_stack:
-            from trainwright.callbacks.terminal_bars import call_stack, innermost_shared
-
             self.training_bar.watch(innermost_shared(self._begin_stack, call_stack()))
             self._begin_stack = []
 
@@ -229,13 +227,9 @@ class ProgressCallback(TrainerCallback):
         if self.training_bar is not None:
             self._add_prediction_row(self.training_bar)
         elif total != 1 and self._terminal() is not None:
-            from trainwright.callbacks.terminal_bars import call_stack
-
             self._predicts_live, self._begin_stack = True, call_stack()
 
     def _open_prediction_bars(self) -> None:
-        from trainwright.callbacks.terminal_bars import call_stack, innermost_shared
-
         loop, self._begin_stack = innermost_shared(self._begin_stack, call_stack()), []
         bars = self._open_bars()
         if bars is not None:
@@ -243,8 +237,6 @@ class ProgressCallback(TrainerCallback):
             self._add_prediction_row(bars)
 
     def _add_prediction_row(self, bars: TerminalBars) -> None:
-        from trainwright.callbacks.terminal_bars import Row
-
         total = wording.length_of(self._prediction_loader)
         bars.prediction = self.prediction_bar = Row("eval", total, lambda: self._predicted)
 

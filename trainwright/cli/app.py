@@ -18,9 +18,12 @@ from typing import Annotated
 
 import typer
 
+from trainwright.callbacks.environment import environment_facts
+from trainwright.checkpoint.directory import list_checkpoints
 from trainwright.core.errors import Preempted
 from trainwright.core.signals import ENDING
 from trainwright.core.stops import LeavesAtOnce
+from trainwright.demos.common import DemoError, DemoOptions, DemoUsageError
 from trainwright.version import __version__
 
 FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
@@ -125,8 +128,6 @@ def _run_demo(
     resume: bool,
     command: str,
 ) -> None:
-    from trainwright.demos.common import DemoError, DemoOptions, DemoUsageError
-
     options = DemoOptions(folder, epochs, batch_size, seed, resume, shlex.join(program()), command)
     try:
         if which is Demo.digits:
@@ -143,7 +144,6 @@ def _run_demo(
 
 
 def _run_kill_demo(folder: Path) -> None:
-    from trainwright.demos.common import DemoError
     from trainwright.demos.kill import run_kill_demo
 
     try:
@@ -155,8 +155,6 @@ def _run_kill_demo(folder: Path) -> None:
 
 
 def _say_interrupted(folder: Path, command: str) -> None:
-    from trainwright.checkpoint.directory import list_checkpoints
-
     found = list_checkpoints(folder)
     if found:
         typer.echo(f"Interrupted; {found[-1].name} is safe. Go on with: {command}", err=True)
@@ -195,6 +193,4 @@ def _is_same(found: str | None, wanted: Path) -> bool:
 @app.command()
 def env() -> None:
     """Print what a run here would run on, as JSON: versions, hardware, git commit."""
-    from trainwright.callbacks.environment import environment_facts
-
     typer.echo(json.dumps(environment_facts(), indent=2))

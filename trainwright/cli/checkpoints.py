@@ -7,6 +7,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from trainwright.checkpoint.directory import all_checkpoints
+from trainwright.checkpoint.manifest import has_manifest, problems_of
 from trainwright.cli.app import BAD_USAGE, FAILED, app
 
 
@@ -15,9 +17,6 @@ def verify(
     folder: Annotated[Path, typer.Argument(help="A run directory, or one checkpoint.", exists=True, file_okay=False)],
 ) -> None:
     """Check every file of a run's checkpoints against what was written; exit code 1 if any is damaged."""
-    from trainwright.checkpoint.directory import all_checkpoints
-    from trainwright.checkpoint.manifest import has_manifest, problems_of
-
     checkpoints = [folder] if has_manifest(folder) else all_checkpoints(folder)
     if not checkpoints:
         typer.echo(f"{folder} holds no finished checkpoint.", err=True)

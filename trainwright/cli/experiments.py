@@ -16,9 +16,13 @@ from typing import Annotated, Any
 import typer
 
 from trainwright.cli.app import BAD_USAGE, FAILED, INTERRUPTED, app, program
+from trainwright.config.backends import place_from_environment
+from trainwright.config.errors import ConfigError
 from trainwright.config.extras import missing_package
+from trainwright.config.registry import import_file
 from trainwright.config.secrets import masked_command
 from trainwright.core.errors import NotSavedError, Preempted, lost_a_peer
+from trainwright.experiment.library import descriptions, hand_over, missing, needs
 
 #: Words that typer does not know are the experiment's: section.key=value, --section.key value.
 _OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -75,7 +79,6 @@ def resume(
 
 
 def _train(loaded: Any, *, fresh: bool) -> None:
-    from trainwright.config.backends import place_from_environment
     from trainwright.experiment.running import SPEED
     from trainwright.experiment.running import train as train_experiment
 
@@ -158,8 +161,6 @@ def check(context: typer.Context, experiment: ExperimentFile, trust: Trust = Fal
 @app.command("ls")
 def list_examples() -> None:
     """List the experiments that come with trainwright, and what each needs besides."""
-    from trainwright.experiment.library import descriptions, missing, needs
-
     for name, text in descriptions().items():
         typer.echo(f"  {name:<22}{text}")
         if packages := needs(name):
@@ -175,15 +176,11 @@ def copy_example(
 ) -> None:
     """Copy an experiment, what it needs beside it, and the schema by which editors complete keys."""
     with outcome():
-        from trainwright.experiment.library import hand_over
-
         for path in hand_over(name, target):
             typer.echo(f"Wrote {path}")
 
 
 def _import_files(files: list[Path] | None) -> None:
-    from trainwright.config.registry import import_file
-
     for file in files or []:
         import_file(file, "--import")
 
@@ -196,8 +193,6 @@ def _rerun_command(words: list[str]) -> str:
 @contextmanager
 def outcome(go_on: Callable[[], str] | None = None) -> Iterator[None]:
     """Turns what happened into an exit code: 2 for what the user can put right, 1 for failures, 130 for Ctrl-C."""
-    from trainwright.config.errors import ConfigError
-
     try:
         yield
     except ConfigError as error:

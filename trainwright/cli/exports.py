@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from trainwright.cli.app import BAD_USAGE, FAILED, app
+from trainwright.config.errors import ConfigError, MissingPackage
 
 
 class Format(StrEnum):
@@ -103,8 +104,6 @@ def _about_two_of_four(source: Path, model: str | None, trust: bool) -> None:
 
 def _fail(error: Exception) -> NoReturn:
     """Say what went wrong and leave with the code that fits."""
-    from trainwright.config.errors import ConfigError, MissingPackage
-
     typer.echo(f"Error: {error}", err=True)
     refused = (FileExistsError, ConfigError, MissingPackage)
     raise typer.Exit(BAD_USAGE if isinstance(error, refused) else FAILED) from None

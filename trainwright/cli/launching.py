@@ -15,6 +15,11 @@ from trainwright.cli.app import ONLY_INSTALLED_MODULES, app, program
 from trainwright.cli.experiments import outcome
 from trainwright.config.errors import ConfigError
 from trainwright.config.secrets import masked_command
+from trainwright.launch.ray_train import ray_command
+from trainwright.launch.slurm import SlurmJob, sbatch_script, submit
+from trainwright.launch.target import process_count, python_words
+from trainwright.launch.torchrun import launch as run_command
+from trainwright.launch.torchrun import torchrun_command
 
 
 class Where(StrEnum):
@@ -99,13 +104,9 @@ def launch(
         if where is Where.slurm:
             _write_slurm_job(file, context.args, processes, nodes, cpu, max_restarts, slurm)
             return
-        from trainwright.launch.target import process_count, python_words
-        from trainwright.launch.torchrun import launch as run_command
 
         words, count = python_words(file, context.args), process_count(processes, cpu=cpu)
         if where is Where.ray:
-            from trainwright.launch.ray_train import ray_command
-
             command = ray_command(words, workers=count, cpu=cpu, max_restarts=max_restarts, address=ray_address)
         else:
             command = _command_here(words, count, nodes, meeting, max_restarts)
@@ -114,8 +115,6 @@ def launch(
 
 
 def _command_here(words: list[str], count: int, nodes: str, meeting: dict[str, Any], max_restarts: int) -> list[str]:
-    from trainwright.launch.torchrun import torchrun_command
-
     needs_nobody = nodes == "1" and max_restarts == 0 and all(value is None for value in meeting.values())
     if count == 1 and needs_nobody:
         return [sys.executable, *words]
@@ -158,8 +157,6 @@ def _refuse_what_does_not_fit(
 def _write_slurm_job(
     file: Path, words: list[str], processes: str, nodes: str, cpu: bool, max_restarts: int, options: dict[str, Any]
 ) -> None:
-    from trainwright.launch.slurm import SlurmJob, sbatch_script, submit
-
     if not processes.isdecimal() or int(processes) < 1:
         raise ConfigError(f"--nproc {processes}: with --on slurm give the number of GPUs (or processes) on each node.")
     if not nodes.isdecimal() or int(nodes) < 1:

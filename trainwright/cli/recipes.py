@@ -11,6 +11,7 @@ import typer
 
 from trainwright.cli.app import app
 from trainwright.cli.experiments import Trust, outcome
+from trainwright.config.errors import ConfigError
 
 recipe_app = typer.Typer(no_args_is_help=True, help="Recipes: what happens to a model while it is trained, and when.")
 app.add_typer(recipe_app, name="recipe")
@@ -74,7 +75,6 @@ def apply(
 ) -> None:
     """Apply a recipe to saved weights without training: prune, quantize, take layers out; DIR stays as it is."""
     with outcome():
-        from trainwright.config.errors import ConfigError
         from trainwright.experiment.applying import apply as apply_recipe
 
         if not source.is_dir():

@@ -13,6 +13,7 @@ from torch import nn
 
 from trainwright.config.errors import MissingPackage
 from trainwright.recipes.export.results import Exported
+from trainwright.recipes.export.saving import save_model
 from trainwright.recipes.export.untrained import quantize_untrained, quantized_layers, scheme_of_layer
 from trainwright.recipes.quantization.layers import Quantized, restore_layer
 from trainwright.recipes.quantization.schemes import ROLES, Rule, Scheme
@@ -51,7 +52,7 @@ def write_compressed(model: nn.Module, folder: Path, scheme: Any = None) -> Expo
         compressor = ModelCompressor.from_pretrained_model(model)
         compressor.compress_model(model)
     compressor.remove_decompression_hook(model)
-    _save(model, folder)
+    save_model(model, folder)
     compressor.update_config(str(folder))
     _tidy_config(folder)
     return Exported(folder, folder / "model.safetensors", notes)
@@ -121,12 +122,6 @@ def _arguments(rule: Rule | None, role: str) -> QuantizationArgs | None:
         group_size=rule.group_size,
         dynamic=rule.dynamic,
     )
-
-
-def _save(model: nn.Module, folder: Path) -> None:
-    from trainwright.recipes.export.exporting import save_model
-
-    save_model(model, folder)
 
 
 def _tidy_config(folder: Path) -> None:

@@ -14,15 +14,17 @@ from torch import Tensor, nn
 
 from trainwright.config.registry import suggestion
 from trainwright.core.modifier import Modifier
+from trainwright.recipes.export.compressed import write_compressed
 from trainwright.recipes.export.gaps import close_gaps, renamed, without_dropping
 from trainwright.recipes.export.results import Exported
+from trainwright.recipes.export.saving import WEIGHTS, save_model
 from trainwright.recipes.language.records import Recipe
 from trainwright.recipes.language.writing import write_recipe
+from trainwright.recipes.quantization.layers import restore_layer
 
 FORMATS = ("safetensors", "compressed-tensors", "onnx")
 MASKS = "masks.safetensors"
 SHAPES = "shapes.json"
-WEIGHTS = "model.safetensors"
 
 
 def export_model(
@@ -65,8 +67,6 @@ def export_model(
             raise ValueError("ONNX needs example_inputs: a tensor, a tuple or a mapping to run the model with.")
         done = write_onnx(own, folder, example_inputs, scheme)
     elif to == "compressed-tensors":
-        from trainwright.recipes.export.compressed import write_compressed
-
         done = write_compressed(own, folder, scheme)
     else:
         if scheme is not None:
@@ -107,8 +107,6 @@ def put_zeros(model: nn.Module, masks: Mapping[str, Tensor]) -> None:
 
 def write_plain(model: nn.Module, folder: Path, masks: Mapping[str, Tensor]) -> Exported:
     """Weights as any other model's, and the masks beside them."""
-    from trainwright.recipes.quantization.layers import restore_layer
-
     for layer in list(model.modules()):
         restore_layer(layer)
     save_model(model, folder)
@@ -122,24 +120,6 @@ def write_plain(model: nn.Module, folder: Path, masks: Mapping[str, Tensor]) -> 
     if zeros > total / 10:
         notes.append("zeros take as much room and time as other numbers: thin the model, or compress the file")
     return Exported(folder, folder / WEIGHTS, notes)
-
-
-def save_model(model: nn.Module, folder: Path) -> None:
-    """Weights, and the configuration where the model has one."""
-    save_pretrained = getattr(model, "save_pretrained", None)
-    if callable(save_pretrained):
-        save_pretrained(str(folder))
-        return
-    tensors: dict[str, Tensor] = {}
-    places: set[tuple[int, torch.Size, tuple[int, ...]]] = set()
-    for name, tensor in model.state_dict().items():
-        # Tied weights are stored once.
-        place = (tensor.data_ptr(), tensor.shape, tensor.stride())
-        if tensor.numel() and place in places:
-            continue
-        places.add(place)
-        tensors[name] = tensor.detach().cpu().contiguous()
-    save_file(tensors, folder / WEIGHTS, {"format": "pt"})
 
 
 # ---- models that became smaller

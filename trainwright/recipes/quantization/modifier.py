@@ -11,6 +11,9 @@ from torch import Tensor, nn
 
 from trainwright.config.warnings import warn
 from trainwright.core.modifier import Modifier, Site
+from trainwright.recipes.quantization.calibrating import calibrate
+from trainwright.recipes.quantization.choosing import choose_layers
+from trainwright.recipes.quantization.layers import make_freezable, quantize_layer
 from trainwright.recipes.quantization.legacy import OLDER, asked_for
 
 if TYPE_CHECKING:
@@ -112,9 +115,6 @@ class QuantizationModifier(Modifier):
     # ---- the model
 
     def prepare_model(self, model: nn.Module) -> None:
-        from trainwright.recipes.quantization.choosing import choose_layers
-        from trainwright.recipes.quantization.layers import make_freezable, quantize_layer
-
         layers: dict[str, Any] = dict(model.named_modules())
         if self._layers and self.has_begun and all(layers.get(n) is layer for n, layer in self._layers.items()):
             return
@@ -208,8 +208,6 @@ class QuantizationModifier(Modifier):
 
     def calibrate(self, model: nn.Module, batches: Iterable[Any], run: Callable[[Any], Any] | None = None) -> None:
         """Quantize ``model`` as it is: see :func:`~trainwright.recipes.quantization.calibrating.calibrate`."""
-        from trainwright.recipes.quantization.calibrating import calibrate
-
         self.prepare_model(model)
         self.has_begun = True
         self._switch()
