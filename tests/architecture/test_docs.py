@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import doctest
 import importlib
+import importlib.util
 import os
 import re
 import runpy
@@ -20,6 +21,7 @@ from trainwright.recipes.reference import reference
 ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
+    ROOT / "AGENTS.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "CHANGELOG.md",
     *sorted((ROOT / "docs").glob("*.md")),
@@ -42,6 +44,8 @@ def test_links_and_named_tests_exist(page: Path) -> None:
                 if isinstance(node, ast.FunctionDef)
             }
             assert name in names, f"{path}::{name}"
+    for module in re.findall(r"python -m ((?:tests|trainwright)(?:\.\w+)+)", text):
+        assert importlib.util.find_spec(module) is not None, module
 
 
 def test_every_promise_has_a_row() -> None:

@@ -140,7 +140,7 @@ def test_check_says_what_will_happen_and_leaves_nothing(place: Path) -> None:
         (["train", "e.yaml", "training.learning_rat=1"], "did you mean 'learning_rate'"),
         (["train", "e.yaml", "training.learning_rate=fast"], "learning_rate='fast' must be a number"),
         (["train", "e.yaml", "data.train=none.csv"], "there is no none.csv"),
-        (["check", "e.yaml", "model.task=singing"], "should be 'text-classification'"),
+        (["check", "e.yaml", "model.task=singing"], "model.task: there is no task 'singing'; choose one of text-class"),
         (["evaluate", "e.yaml"], "train it first"),
         (["predict", "."], "it is not the folder of an experiment"),
         (["cp", "digitz", "."], "did you mean 'digits'"),

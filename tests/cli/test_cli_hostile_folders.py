@@ -32,6 +32,19 @@ def test_launch_imports_nothing_from_the_folder(folder: Path) -> None:
     assert not (folder / "canary").exists()
 
 
+def test_a_folder_that_looks_like_a_package_offers_nothing(tmp_path: Path) -> None:
+    facts = tmp_path / "planted-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: planted\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text("[trainwright.optimizers]\nplanted = planted:Adam\n")
+    (tmp_path / "planted.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'a')\n")
+    (tmp_path / "e.yaml").write_text("model: mlp\ndata: digits\ntraining: {optim: planted}\n")
+    done = trainwright(tmp_path, "check", "e.yaml")
+    assert done.returncode == 2, done.stderr
+    assert "optim: there is no optimizer 'planted'" in done.stderr
+    assert not (tmp_path / "canary").exists()
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     "command",

@@ -31,7 +31,8 @@ ExperimentFile = Annotated[Path, typer.Argument(help="An experiment.yaml.", exis
 Target = Annotated[Path, typer.Argument(help="The folder of a run, or the experiment.yaml it came from.", exists=True)]
 Trust = Annotated[bool, typer.Option("--trust", help="Let code run that the experiment names (my_file.py:Class).")]
 Import = Annotated[
-    list[Path] | None, typer.Option("--import", help="Run this file first; it may register models and data.")
+    list[Path] | None,
+    typer.Option("--import", help="Run this file first; it may register models, data, optimizers and more."),
 ]
 Checkpoint = Annotated[
     str | None, typer.Option(help="last, checkpoint-N or a path.", show_default="the finished model")

@@ -98,7 +98,8 @@ def check_name(kind: str, name: Any, what: str, also: Iterable[str] = ()) -> Non
     if not is_registered(kind, name) and name not in also:
         known = [*also, *registered(kind)]
         raise ConfigError(
-            f"{what}: there is no {kind} {name!r}{suggestion(name, known)}; choose one of {', '.join(known)}."
+            f"{what}: there is no {kind} {name!r}{suggestion(name, known)}; choose one of {', '.join(known)}, "
+            "or register your own (docs/by-name.md)."
         )
 
 
