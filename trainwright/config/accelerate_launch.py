@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from trainwright.config.warnings import warn
+
+if TYPE_CHECKING:
+    from trainwright.config.fields import AllFields
 
 #: Only the command sets this one; the others are also left behind by accelerate's objects in the same process.
 _SIGN = "ACCELERATE_DYNAMO_USE_FULLGRAPH"
@@ -18,7 +21,7 @@ _PLANS = {
 }
 
 
-def warn_of_accelerate_settings(args: Any, environment: Mapping[str, str] = os.environ) -> None:
+def warn_of_accelerate_settings(args: AllFields, environment: Mapping[str, str] = os.environ) -> None:
     """accelerate's own configuration is not read: say what it asks for that ``args`` does not."""
     if _SIGN not in environment:
         return

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from trainwright.config.registry import check_name
 from trainwright.config.shipped import SHIPPED
+
+if TYPE_CHECKING:
+    from trainwright.config.fields import AllFields
 
 PRECISIONS = ("amp", "bf16", "fp16")
 BACKENDS = tuple(
@@ -69,7 +72,7 @@ def split_name(name: str) -> tuple[str, str | None]:
     return way, precision
 
 
-def derive_backend(args: Any, supports_bf16: Callable[[], bool]) -> None:
+def derive_backend(args: AllFields, supports_bf16: Callable[[], bool]) -> None:
     """Check ``args.backend`` against the launcher and set the precision it names.
 
     ``supports_bf16()`` is asked only for ``-amp``, which means bf16 where the device computes it and fp16 elsewhere.

@@ -49,7 +49,7 @@ _PATH_FIELDS = ("output_dir", "logging_dir")
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
-def coerce(args: Any) -> None:
+def coerce(args: AllFields) -> None:
     """Bring every field to its declared type, or say which one cannot be."""
     for name, kind in _scalar_kinds().items():
         # Dropped names are read from the raw storage; while arguments are built both agree.
@@ -207,7 +207,7 @@ def _debug_options(value: Any) -> list[DebugOption]:
         raise ValueError(f"debug: {error}") from None
 
 
-def _own_words(args: Any) -> None:
+def _own_words(args: AllFields) -> None:
     """Arguments whose one word may be written in several ways."""
     if isinstance(args.include_num_input_tokens_seen, bool):
         args.include_num_input_tokens_seen = "all" if args.include_num_input_tokens_seen else "no"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainwright.config.errors import ConfigError
 from trainwright.config.fields import ours
 from trainwright.config.registry import suggestion
 from trainwright.config.warnings import warn
+
+if TYPE_CHECKING:
+    from trainwright.config.arguments import TrainingArguments
 
 AUTO = "auto"
 #: ``backend="deepspeed"`` without a configuration.
@@ -91,13 +94,14 @@ def stage_of(config: Mapping[str, Any]) -> int:
     return int(stage)
 
 
-def resolved(args: Any) -> dict[str, Any]:
+def resolved(args: TrainingArguments) -> dict[str, Any]:
     """The configuration with every ``"auto"`` that the arguments decide; contradictions are refused, all at once.
 
     What only a model or the length of a training tells stays ``"auto"``: see :func:`with_width` and
     :func:`schedule_of`.
     """
-    config: dict[str, Any] = copy.deepcopy(dict(args.deepspeed)) if args.deepspeed else copy.deepcopy(DEFAULT)
+    assert not isinstance(args.deepspeed, str)
+    config: dict[str, Any] = copy.deepcopy(dict(args.deepspeed or DEFAULT))
     _refuse_sections(config)
     stage_of(config)
     wrong = [text for text in (_settle(config, path, value, name) for path, value, name in _decided(args)) if text]
@@ -115,7 +119,7 @@ def resolved(args: Any) -> dict[str, Any]:
     return config
 
 
-def _decided(args: Any) -> Iterator[tuple[str, Any, str]]:
+def _decided(args: TrainingArguments) -> Iterator[tuple[str, Any, str]]:
     """Settings that arguments decide: where in the configuration, the value, and the arguments' names."""
     size, pieces = args.per_device_train_batch_size, args.gradient_accumulation_steps
     yield "train_micro_batch_size_per_gpu", size, "per_device_train_batch_size"
@@ -165,7 +169,7 @@ def _same(one: Any, other: Any) -> bool:
         return one == other
 
 
-def _wrong_optimizer(config: dict[str, Any], args: Any) -> list[str]:
+def _wrong_optimizer(config: dict[str, Any], args: TrainingArguments) -> list[str]:
     """The section names our own optimizer of the same kind, so ``optim`` must be of that kind."""
     section = config.get("optimizer")
     if section is None:
@@ -270,7 +274,9 @@ def with_width(config: dict[str, Any], width: int | None) -> dict[str, Any]:
     return {**config, "zero_optimization": zero}
 
 
-def schedule_of(config: Mapping[str, Any], args: Any, total_steps: int) -> tuple[str, dict[str, Any]] | None:
+def schedule_of(
+    config: Mapping[str, Any], args: TrainingArguments, total_steps: int
+) -> tuple[str, dict[str, Any]] | None:
     """The learning-rate schedule that the configuration names, with its options; None where it names none."""
     section = config.get("scheduler")
     if section is None:
@@ -285,7 +291,7 @@ def schedule_of(config: Mapping[str, Any], args: Any, total_steps: int) -> tuple
     return str(section["type"]), params
 
 
-def check_deepspeed(args: Any) -> None:
+def check_deepspeed(args: TrainingArguments) -> None:
     """Refuse, before anything runs, what cannot go with DeepSpeed."""
     resolved(args)
     refused = {

@@ -1,8 +1,10 @@
 """Values that follow from others when the user left them open."""
 
+from __future__ import annotations
+
 import importlib.util
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainwright.config.accelerate_launch import warn_of_accelerate_settings
 from trainwright.config.backends import derive_backend
@@ -14,6 +16,9 @@ from trainwright.config.parallel import derive_parallel
 from trainwright.config.probe import probe_for
 from trainwright.config.shipped import SHIPPED
 
+if TYPE_CHECKING:
+    from trainwright.config.arguments import TrainingArguments
+
 BUILT_IN_TRACKERS = tuple(name for name in SHIPPED["tracker"] if name != "comet")
 """Ours, in ``trainwright/trackers``; all but "jsonl" are the names of the packages they need."""
 FOREIGN_TRACKERS = ("azure_ml", "codecarbon", "dagshub", "flyte", "kubeflow", "neptune", "swanlab", "trackio")
@@ -23,7 +28,7 @@ METRIC_SCHEDULES = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
 """Schedules that move by an evaluation's metric."""
 
 
-def derive(args: Any) -> None:
+def derive(args: TrainingArguments) -> None:
     """Fill what was left open."""
     if args.output_dir is None:
         args.output_dir = "trainer_output"
@@ -47,7 +52,7 @@ def derive(args: Any) -> None:
     warn_of_accelerate_settings(args)
 
 
-def _derive_evaluation(args: Any) -> None:
+def _derive_evaluation(args: TrainingArguments) -> None:
     if args.eval_strategy != IntervalStrategy.NO:
         args.do_eval = True
     by_steps = args.eval_strategy == IntervalStrategy.STEPS and ours(args).evaluate_every is None
@@ -88,7 +93,7 @@ def _is_installed(package: str) -> bool:
     return spec is not None and spec.origin is not None
 
 
-def _derive_accumulation(args: Any) -> None:
+def _derive_accumulation(args: TrainingArguments) -> None:
     """accelerate's own spelling of the accumulation steps."""
     config = args.accelerator_config
     options = config.get("gradient_accumulation_kwargs") if isinstance(config, dict) else None

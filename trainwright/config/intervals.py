@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainwright.config.cadence import NEVER, Every
-from trainwright.config.fields import is_ours, ours
+from trainwright.config.fields import AllFields, is_ours, ours
 from trainwright.config.removal import default_of
 
 
@@ -29,7 +29,7 @@ SAVE = Topic("checkpoint_every", "save_strategy", "save_steps")
 TOPICS = (LOG, EVALUATE, SAVE)
 
 
-def cadence(args: Any, topic: Topic) -> Every:
+def cadence(args: AllFields, topic: Topic) -> Every:
     """When ``topic`` is due according to ``args``."""
     text = getattr(ours(args), topic.every)
     if text is not None:
@@ -39,7 +39,7 @@ def cadence(args: Any, topic: Topic) -> Every:
     return Every.from_strategy(getattr(args, topic.strategy), 500 if steps is None else steps)
 
 
-def coerce_cadences(args: Any) -> None:
+def coerce_cadences(args: AllFields) -> None:
     """Check the spelling and store plain text, whatever was given; needs nothing but the arguments themselves."""
     for topic in TOPICS:
         value = getattr(args, topic.every)
@@ -54,7 +54,7 @@ def coerce_cadences(args: Any) -> None:
         setattr(args, topic.every, str(every))
 
 
-def derive_strategies(args: Any) -> None:
+def derive_strategies(args: AllFields) -> None:
     """Set Hugging Face's arguments to what ours come nearest to."""
     for topic in TOPICS:
         text = getattr(ours(args), topic.every)
@@ -68,7 +68,7 @@ def derive_strategies(args: Any) -> None:
             setattr(args, topic.steps, steps)
 
 
-def refuse_contradiction(args: Any, topic: Topic) -> None:
+def refuse_contradiction(args: AllFields, topic: Topic) -> None:
     """Two different answers to the same question are one too many; defaults give way."""
     text = getattr(ours(args), topic.every)
     if text is None:
@@ -85,7 +85,7 @@ def refuse_contradiction(args: Any, topic: Topic) -> None:
         raise ValueError(f"{topic.steps}={given_steps} and {topic.every}={text!r} contradict each other: keep one.")
 
 
-def log_is_likely(args: Any, state: Any, *, epoch_ends: bool) -> bool:
+def log_is_likely(args: AllFields, state: Any, *, epoch_ends: bool) -> bool:
     """Whether the step that is being taken will be logged: asked before it is counted in ``state.global_step``.
 
     Where that is not known yet (minutes, fractions of an epoch) the answer is yes. ``epoch_ends`` says whether this

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainwright.config.backends import split_name
 from trainwright.config.deepspeed import check_deepspeed
 from trainwright.config.fields import ours
 from trainwright.config.registry import suggestion
 from trainwright.config.warnings import warn
+
+if TYPE_CHECKING:
+    from trainwright.config.arguments import TrainingArguments
 
 #: Words of ``fsdp="..."`` in transformers 4, with what they mean as options.
 _WORDS: dict[str, dict[str, Any]] = {
@@ -69,7 +72,7 @@ class Sharding:
     hybrid: bool = False
 
 
-def derive_parallel(args: Any) -> None:
+def derive_parallel(args: TrainingArguments) -> None:
     """What an accelerate ``ParallelismConfig`` says, in our own arguments; other ways of splitting are refused."""
     config = args.parallelism_config
     if config is None:
@@ -87,7 +90,7 @@ def derive_parallel(args: Any) -> None:
         args.fsdp = "hybrid_shard" if sizes["dp_replicate_size"] > 1 else "full_shard"
 
 
-def check_parallel(args: Any) -> None:
+def check_parallel(args: TrainingArguments) -> None:
     """Refuse what cannot go together, before anything runs."""
     way, tensors = way_of(args), ours(args).tensor_parallel_size
     if tensors < 1:
@@ -110,7 +113,7 @@ def check_parallel(args: Any) -> None:
         warn("fsdp_config has no effect: it is read only where fsdp is on.")
 
 
-def way_of(args: Any) -> str | None:
+def way_of(args: TrainingArguments) -> str | None:
     """The name of the strategy where arguments say one, None where the launcher decides."""
     named = ours(args).backend
     way = None if named is None else split_name(named)[0]
@@ -131,7 +134,7 @@ def is_on(fsdp: Any) -> bool:
     return bool(fsdp) and str(fsdp).strip().lower() not in ("false", "no", "none", "no_shard", "")
 
 
-def sharding_of(args: Any) -> Sharding:
+def sharding_of(args: TrainingArguments) -> Sharding:
     """The options in ``fsdp`` and ``fsdp_config``; an unknown one is refused with a suggestion."""
     options: dict[str, Any] = {}
     words = args.fsdp if isinstance(args.fsdp, (list, tuple)) else str(args.fsdp or "").replace(",", " ").split()

@@ -1,8 +1,14 @@
 """Questions about hardware. This package knows no framework, so it asks a probe that an engine provides."""
 
+from __future__ import annotations
+
 import importlib
 from functools import cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from trainwright.config.fields import AllFields
+
 
 _PROBES = {
     "torch": "trainwright.engines.torch.probe:TorchProbe",
@@ -38,12 +44,12 @@ class DeviceProbe(Protocol):
         """Whether TensorFloat-32 exists."""
         ...
 
-    def barrier(self, args: Any) -> None:
+    def barrier(self, args: AllFields) -> None:
         """Wait until every process of the run has come here."""
         ...
 
 
-def probe_for(args: Any) -> DeviceProbe:
+def probe_for(args: AllFields) -> DeviceProbe:
     """The probe of the engine these arguments name; imported on first use."""
     engine = getattr(args, "engine", "torch")
     return _load(engine if engine in _PROBES else "torch")

@@ -5,13 +5,18 @@ A dropped name is a data descriptor on the arguments class. While arguments are 
 that replaced it, and writing it translates at once, so neither direction can fall out of step.
 """
 
+from __future__ import annotations
+
 import math
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainwright.config.warnings import warn
+
+if TYPE_CHECKING:
+    from trainwright.config.fields import AllFields
 
 READY = "_ready"
 """Key in an instance's ``__dict__``: set once ``__post_init__`` has finished."""
@@ -37,7 +42,7 @@ class Rule:
     """For the table in ``hf_fields``."""
 
 
-def default_of(args: Any, name: str) -> Any:
+def default_of(args: AllFields, name: str) -> Any:
     """The default of a field of the arguments' own class (a subclass may have changed it)."""
     spec = type(args).__dataclass_fields__[name]
     if spec.default is not MISSING:
@@ -45,7 +50,7 @@ def default_of(args: Any, name: str) -> Any:
     return None if spec.default_factory is MISSING else spec.default_factory()
 
 
-def carry(args: Any, old: str, new: str, value: Any) -> None:
+def carry(args: AllFields, old: str, new: str, value: Any) -> None:
     """Set ``new``, unless the user gave it a different value under its own name."""
     current = getattr(args, new)
     # Two values in one call contradict each other; later assignments and copies simply replace.
@@ -61,7 +66,7 @@ def _shown(name: str, value: Any) -> str:
     return f"<{name.upper()}>" if name.endswith("token") else repr(value)
 
 
-def _remembered(args: Any, name: str) -> Any:
+def _remembered(args: AllFields, name: str) -> Any:
     value = args.__dict__.get(name)
     return RULES[name].v4_default if value is None else value
 
@@ -84,7 +89,7 @@ def _overriding(new: str) -> Rule:
 def _switch(new: str, word: Any, advice: str) -> Rule:
     """A flag that became one word of another argument; False only forbids that word."""
 
-    def apply(args: Any, old: str, value: Any) -> None:
+    def apply(args: AllFields, old: str, value: Any) -> None:
         if value or getattr(args, new) == word:
             carry(args, old, new, word if value else type(args).__dataclass_fields__[new].default)
 
@@ -104,14 +109,14 @@ def _inert(v4_default: Any, advice: str) -> Rule:
 def _refused(v4_default: Any, advice: str, harmless: tuple[Any, ...] = ()) -> Rule:
     """Accepted only in a value that asks for nothing."""
 
-    def apply(args: Any, name: str, value: Any) -> None:
+    def apply(args: AllFields, name: str, value: Any) -> None:
         if value != v4_default and value not in harmless:
             raise ValueError(f"{name}={value!r} cannot be honoured: {advice}.")
 
     return Rule(advice=advice, apply=apply, read=_remembered, v4_default=v4_default, status="refused")
 
 
-def _apply_tpu_cores(args: Any, old: str, value: int) -> None:
+def _apply_tpu_cores(args: AllFields, old: str, value: int) -> None:
     if value != 1:
         raise ValueError(
             f"tpu_num_cores={value!r} cannot be honoured: a TPU is reached through engine='jax', which trains on one "
@@ -120,7 +125,7 @@ def _apply_tpu_cores(args: Any, old: str, value: int) -> None:
     carry(args, old, "engine", "jax")
 
 
-def _apply_warmup_ratio(args: Any, old: str, value: float) -> None:
+def _apply_warmup_ratio(args: AllFields, old: str, value: float) -> None:
     if not 0 <= value <= 1:
         raise ValueError(f"warmup_ratio={value!r} must lie in [0, 1]; for a number of steps use `warmup_steps`.")
     # v4 scripts spell out warmup_ratio=0.0 beside warmup_steps; a share of nothing asks for nothing.
@@ -129,19 +134,19 @@ def _apply_warmup_ratio(args: Any, old: str, value: float) -> None:
         carry(args, old, "warmup_steps", min(value, math.nextafter(1.0, 0.0)))
 
 
-def _apply_include_inputs(args: Any, old: str, value: Any) -> None:
+def _apply_include_inputs(args: AllFields, old: str, value: Any) -> None:
     if value and "inputs" not in args.include_for_metrics:
         args.include_for_metrics = [*args.include_for_metrics, "inputs"]
 
 
-def _apply_hub_name(args: Any, old: str, value: Any) -> None:
+def _apply_hub_name(args: AllFields, old: str, value: Any) -> None:
     """Both halves of the old repository name end in hub_model_id."""
     owner = args.__dict__.get("push_to_hub_organization")
     name = args.__dict__.get("push_to_hub_model_id") or os.path.basename(os.path.normpath(args.output_dir or "."))
     carry(args, old, "hub_model_id", f"{owner}/{name}" if owner and "/" not in name else name)
 
 
-def _apply_backend(args: Any, old: str, value: Any) -> None:
+def _apply_backend(args: AllFields, old: str, value: Any) -> None:
     if value == "apex":
         raise ValueError(f"{old}='apex' cannot be honoured: torch's own mixed precision replaced it; use fp16=True.")
 
@@ -226,7 +231,7 @@ def removed() -> Any:
     return RemovedName()
 
 
-def translate(args: Any, names: Iterable[str] = tuple(RULES)) -> None:
+def translate(args: AllFields, names: Iterable[str] = tuple(RULES)) -> None:
     """Carry every dropped name that was given to its replacement, with one warning for all of them."""
     given = {name: args.__dict__[name] for name in names if args.__dict__.get(name) is not None}
     for name, value in given.items():

@@ -4,6 +4,8 @@
 a derived ``eval_steps=500`` from one the user chose, nor the v4 view of a dropped name from a fresh use of it.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from trainwright.config.fields import AllFields
@@ -13,7 +15,9 @@ from trainwright.config.removal import RULES
 class Resolution:
     """The link from finished arguments to what they were before defaults were derived."""
 
-    def __init__(self, args: Any, derived: dict[str, tuple[Any, Any]], working_directory: str | None = None) -> None:
+    def __init__(
+        self, args: AllFields, derived: dict[str, tuple[Any, Any]], working_directory: str | None = None
+    ) -> None:
         self._args = args
         self._derived = derived
         #: Where the arguments were made; a relative ``output_dir`` is meant from there.
@@ -30,7 +34,7 @@ class Resolution:
         return {name for name in RULES if copy.__dict__.get(name) == getattr(self._args, name)}
 
 
-def snapshot(args: Any) -> dict[str, Any]:
+def snapshot(args: AllFields) -> dict[str, Any]:
     """The values of our fields except dropped names and the bookkeeping itself."""
     names = (name for name in AllFields.__dataclass_fields__ if name not in RULES and name != "_resolution")
     return {name: getattr(args, name) for name in names}

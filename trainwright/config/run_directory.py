@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trainwright.config.fields import AllFields
 
 
-def run_directory(args: Any) -> Path:
+def run_directory(args: AllFields) -> Path:
     """``output_dir`` as an absolute path: a relative one is meant from where the arguments were made.
 
     >>> import os
@@ -17,10 +20,10 @@ def run_directory(args: Any) -> Path:
     True
     >>> os.chdir(here)
     """
-    return anchored(args, args.output_dir)
+    return anchored(args, str(args.output_dir))
 
 
-def anchored(args: Any, path: str | Path) -> Path:
+def anchored(args: AllFields, path: str | Path) -> Path:
     """``path`` as an absolute path, meant from where ``args`` were made."""
     made_in = Path(getattr(getattr(args, "_resolution", None), "working_directory", None) or ".")
     # Arguments that came from another machine know a folder that is not here.

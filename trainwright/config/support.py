@@ -3,7 +3,7 @@
 from typing import Any
 
 from trainwright.config.derive import BUILT_IN_TRACKERS
-from trainwright.config.fields import is_ours, ours
+from trainwright.config.fields import AllFields, is_ours, ours
 from trainwright.config.hf_fields import FIELDS, REMOVED, TRACKIO
 from trainwright.config.removal import default_of
 from trainwright.config.warnings import warn
@@ -20,7 +20,7 @@ _ACCELERATOR_KEYS = {
 }
 
 
-def refuse_unsupported(args: Any) -> None:
+def refuse_unsupported(args: AllFields) -> None:
     """Raise for values that ask for what is not there."""
     for name, field in FIELDS.items():
         if field.status == "refused" and name not in REMOVED and getattr(args, name) not in _OFF:
@@ -40,11 +40,11 @@ def _refuse_accelerator_options(config: Any) -> None:
         raise ValueError("accelerator_config: use_configured_state needs accelerate, which is not used; remove it.")
 
 
-def warn_without_effect(args: Any) -> None:
+def warn_without_effect(args: AllFields) -> None:
     """One warning for all arguments that were set and change nothing."""
     idle = [f"`{name}` has no effect: {FIELDS[name].note}" for name in _set_without_effect(args)]
     options = ours(args).tracker_options or ()
-    unused = [name for name in options if name in BUILT_IN_TRACKERS and name not in args.report_to]
+    unused = [name for name in options if name in BUILT_IN_TRACKERS and name not in (args.report_to or ())]
     idle += [f"`tracker_options` for {name} have no effect: it is not in report_to" for name in unused]
     if ours(args).engine == "torch":
         if not ours(args).engine_jit:
@@ -55,11 +55,11 @@ def warn_without_effect(args: Any) -> None:
         warn("; ".join(idle) + ".")
 
 
-def _set_without_effect(args: Any) -> list[str]:
+def _set_without_effect(args: AllFields) -> list[str]:
     known = type(args).__dataclass_fields__
     found = []
     for name, field in FIELDS.items():
-        if name in TRACKIO and "trackio" in args.report_to:
+        if name in TRACKIO and "trackio" in (args.report_to or ()):
             continue
         if field.status != "no effect" or name in REMOVED or name not in known or not is_ours(args, name):
             continue

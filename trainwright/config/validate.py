@@ -6,7 +6,7 @@ from typing import Any
 from trainwright.config.derive import FOREIGN_TRACKERS, METRIC_SCHEDULES
 from trainwright.config.engines import ENGINES
 from trainwright.config.enums import DebugOption, IntervalStrategy, SamplingStrategy, SaveStrategy
-from trainwright.config.fields import is_ours, ours
+from trainwright.config.fields import AllFields, is_ours, ours
 from trainwright.config.fields.data import WORKER_START_METHODS
 from trainwright.config.fields.distributed import DDP_BACKENDS
 from trainwright.config.fields.logs import LOG_LEVELS
@@ -26,12 +26,12 @@ def _refuse(condition: Any, message: str) -> None:
         raise ValueError(message)
 
 
-def _at_least(args: Any, name: str, least: float) -> None:
+def _at_least(args: AllFields, name: str, least: float) -> None:
     value = getattr(args, name)
     _refuse(value is not None and value < least, f"{name}={value} must be at least {least}.")
 
 
-def check_sizes(args: Any) -> None:
+def check_sizes(args: AllFields) -> None:
     """Counts that cannot be zero."""
     for name in (
         "per_device_train_batch_size",
@@ -44,7 +44,7 @@ def check_sizes(args: Any) -> None:
         _at_least(args, name, 1)
 
 
-def check_not_negative(args: Any) -> None:
+def check_not_negative(args: AllFields) -> None:
     """Amounts that cannot be below zero."""
     for name in (
         "learning_rate",
@@ -60,21 +60,21 @@ def check_not_negative(args: Any) -> None:
         _at_least(args, name, 0)
 
 
-def check_shares(args: Any) -> None:
+def check_shares(args: AllFields) -> None:
     """Numbers that must lie in [0, 1)."""
     for name in ("label_smoothing_factor", "adam_beta1", "adam_beta2"):
         value = getattr(args, name)
         _refuse(not 0 <= value < 1, f"{name}={value} must lie in [0, 1).")
 
 
-def check_seeds(args: Any) -> None:
+def check_seeds(args: AllFields) -> None:
     """numpy takes seeds of 32 bits only."""
     for name in ("seed", "data_seed"):
         value = getattr(args, name)
         _refuse(value is not None and not 0 <= value < 2**32, f"{name}={value} must lie in [0, 2**32).")
 
 
-def check_length(args: Any) -> None:
+def check_length(args: AllFields) -> None:
     """A run must have an end."""
     _refuse(
         args.max_steps <= 0 and args.num_train_epochs <= 0,
@@ -82,7 +82,7 @@ def check_length(args: Any) -> None:
     )
 
 
-def check_intervals(args: Any) -> None:
+def check_intervals(args: AllFields) -> None:
     """Step intervals that are in force must be positive, and whole from 1 on."""
     for topic in TOPICS:
         strategy, steps = topic.strategy, topic.steps
@@ -93,7 +93,7 @@ def check_intervals(args: Any) -> None:
         _refuse(value >= 1 and value != int(value), f"{steps}={value} must be a whole number, or below 1 for a share.")
 
 
-def check_best_model(args: Any) -> None:
+def check_best_model(args: AllFields) -> None:
     """The best model is found by evaluating; it is saved when it appears, so saving may be off otherwise."""
     _refuse(
         args.load_best_model_at_end and args.eval_strategy == IntervalStrategy.NO,
@@ -101,7 +101,7 @@ def check_best_model(args: Any) -> None:
     )
 
 
-def check_save_best(args: Any) -> None:
+def check_save_best(args: AllFields) -> None:
     """Saving on improvement needs something that can improve."""
     if args.eval_strategy != IntervalStrategy.NO:
         return
@@ -109,7 +109,7 @@ def check_save_best(args: Any) -> None:
     _refuse(ours(args).save_best, f"save_best=True needs evaluations: {_EVALUATE}.")
 
 
-def check_metric_schedule(args: Any) -> None:
+def check_metric_schedule(args: AllFields) -> None:
     """Schedules that follow a metric need evaluations."""
     _refuse(
         args.lr_scheduler_type in METRIC_SCHEDULES and args.eval_strategy == IntervalStrategy.NO,
@@ -117,7 +117,7 @@ def check_metric_schedule(args: Any) -> None:
     )
 
 
-def check_precision(args: Any) -> None:
+def check_precision(args: AllFields) -> None:
     """One half-precision format at a time."""
     _refuse(args.fp16 and args.bf16, "fp16=True and bf16=True exclude each other: keep one (bf16 where it exists).")
     _refuse(
@@ -126,7 +126,7 @@ def check_precision(args: Any) -> None:
     )
 
 
-def check_workers(args: Any) -> None:
+def check_workers(args: AllFields) -> None:
     """Options of worker processes need worker processes."""
     if args.dataloader_num_workers > 0:
         return
@@ -135,7 +135,7 @@ def check_workers(args: Any) -> None:
         _refuse(value, f"{name}={value!r} needs worker processes: set dataloader_num_workers to 1 or more.")
 
 
-def check_words(args: Any) -> None:
+def check_words(args: AllFields) -> None:
     """Arguments that take one of a few words."""
     for name, choices in (
         ("log_level", tuple(LOG_LEVELS)),
@@ -152,7 +152,7 @@ def check_words(args: Any) -> None:
     _refuse(unknown, f"include_for_metrics has {sorted(unknown)}; choose from 'inputs' and 'loss'.")
 
 
-def check_mappings(args: Any) -> None:
+def check_mappings(args: AllFields) -> None:
     """Options must have become dicts by now."""
     for name in ("lr_scheduler_kwargs", "gradient_checkpointing_kwargs", "liger_kernel_config"):
         value = getattr(args, name)
@@ -161,9 +161,9 @@ def check_mappings(args: Any) -> None:
         )
 
 
-def check_trackers(args: Any) -> None:
+def check_trackers(args: AllFields) -> None:
     """Every tracker named must be one we can write to; options must be for one that is chosen."""
-    for name in args.report_to:
+    for name in args.report_to or ():
         if isinstance(name, str) and split_reference(name) is None:
             _refuse(name in ("none", "all"), f"report_to: {name!r} stands alone; beside other trackers leave it out.")
             check_name("tracker", name, "report_to", also=("none", "all", *FOREIGN_TRACKERS, "my_file.py:MyTracker"))
@@ -172,7 +172,7 @@ def check_trackers(args: Any) -> None:
         options is not None and not (isinstance(options, dict) and all(isinstance(o, dict) for o in options.values())),
         'tracker_options must be a dict of dicts, or JSON text of one, like {"wandb": {"entity": "us"}}.',
     )
-    own = [str(getattr(t, "__name__", t if isinstance(t, str) else type(t).__name__)) for t in args.report_to]
+    own = [str(getattr(t, "__name__", t if isinstance(t, str) else type(t).__name__)) for t in args.report_to or ()]
     named = {*FOREIGN_TRACKERS, *(text.rpartition(":")[2] for text in own)}
     for name in set(options or ()) - named:
         if not is_registered("tracker", name):
@@ -180,7 +180,7 @@ def check_trackers(args: Any) -> None:
             raise ValueError(f"tracker_options has {name!r}{near}, which is no tracker in report_to.")
 
 
-def check_debug(args: Any) -> None:
+def check_debug(args: AllFields) -> None:
     """TPU debugging is torch_xla's."""
     _refuse(
         DebugOption.TPU_METRICS_DEBUG in args.debug,
@@ -188,7 +188,7 @@ def check_debug(args: Any) -> None:
     )
 
 
-def check_native(args: Any) -> None:
+def check_native(args: AllFields) -> None:
     """Our own arguments."""
     if is_ours(args, "engine"):
         _refuse(args.engine not in ENGINES, f"engine={args.engine!r} is not available; choose from {list(ENGINES)}.")
@@ -200,7 +200,7 @@ def check_native(args: Any) -> None:
         _at_least(args, "micro_batch", 1)
 
 
-def check_restarts(args: Any) -> None:
+def check_restarts(args: AllFields) -> None:
     """How a run stops and goes on."""
     resume, form = ours(args).resume, ours(args).checkpoint_format
     _refuse(
@@ -222,7 +222,7 @@ def check_restarts(args: Any) -> None:
         )
 
 
-def check_survival(args: Any) -> None:
+def check_survival(args: AllFields) -> None:
     """Limits of what a run puts up with."""
     for name, least in (
         ("keep_every", 1),
@@ -273,13 +273,13 @@ CHECKS: tuple[Callable[[Any], None], ...] = (
 )
 
 
-def validate(args: Any) -> None:
+def validate(args: AllFields) -> None:
     """Refuse what cannot be meant. Touches no framework; ``check_device`` asks the hardware later."""
     for check in CHECKS:
         check(args)
 
 
-def check_device(args: Any) -> None:
+def check_device(args: AllFields) -> None:
     """Refuse number formats the device does not have. Loads the framework, so it runs when a Trainer is built."""
     probe = probe_for(args)
     device = probe.device(args.use_cpu)
