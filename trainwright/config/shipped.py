@@ -13,6 +13,7 @@ def _all(home: str, names: str) -> dict[str, str]:
 
 _OPTIM = "trainwright.engines.torch.optim"
 _EXTRA = "trainwright.engines.torch.optim_extra"
+_STRATEGIES = "trainwright.engines.torch.strategies"
 _SCHEDULES = "trainwright.engines.torch.schedules"
 _TASKS = "trainwright.experiment.tasks"
 _RECIPES = "trainwright.recipes"
@@ -61,9 +62,10 @@ SHIPPED: dict[str, dict[str, str]] = {
         "greedy": "trainwright.engines.torch.greedy:GreedyLR",
     },
     "strategy": {
-        **_all("trainwright.training.strategy:replicated", "sp ddp"),
-        "fsdp": "trainwright.training.strategy:sharded",
-        "deepspeed": "trainwright.training.strategy:by_deepspeed",
+        "sp": f"{_STRATEGIES}.base:Strategy",
+        "ddp": f"{_STRATEGIES}.ddp:OverlappedDDP",
+        "fsdp": f"{_STRATEGIES}.fsdp:ShardedFSDP",
+        "deepspeed": f"{_STRATEGIES}.deepspeed:ZeroStrategy",
     },
     "tracker": {
         "tensorboard": "trainwright.trackers.tensorboard:TensorBoardTracker",

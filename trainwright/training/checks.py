@@ -12,6 +12,7 @@ from trainwright.core.errors import MissingMetricError
 from trainwright.data.own_data import may_ask_the_clock, unknown_in
 from trainwright.data.position import LastBatch, starts_by_index
 from trainwright.data.seeding import MapFetch
+from trainwright.engines.torch.ema import EMACallback
 from trainwright.loop.fit import best_metric_key
 from trainwright.training.hooks import is_users_own
 from trainwright.training.optimizers import optimizer_parameter_names
@@ -146,3 +147,15 @@ def _repeats_itself(loader: Any) -> bool:
         for _ in range(2)
     }
     return len(digests) == 1
+
+
+def refuse_for_strategy(setup: Setup) -> None:
+    """Callbacks that want whole weights, where no process has them between steps."""
+    if not setup.engine.weights.layout.empty_between_passes:
+        return
+    for callback in setup.callbacks.callbacks:
+        if isinstance(callback, EMACallback):
+            raise ValueError(
+                "EMACallback averages weights, and with ZeRO stage 3 no process has them between steps: use stage 2, "
+                "or backend='fsdp'."
+            )

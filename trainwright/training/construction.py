@@ -29,12 +29,12 @@ from trainwright.data.collators_text import DataCollatorWithPadding
 from trainwright.data.loader import has_length
 from trainwright.engines.torch.backends import DistributedProcesses, SingleProcess
 from trainwright.engines.torch.step_callbacks import EmptyCacheCallback, ProfileCallback
+from trainwright.engines.torch.strategies.choice import places_model
 from trainwright.loop.evaluate import accepts_compute_result, is_streaming_metric
 from trainwright.trackers import build_trackers, tracker_name
 from trainwright.training.engine_choice import in_torch_form
 from trainwright.training.hooks import is_users_own
 from trainwright.training.setup import Setup
-from trainwright.training.strategy import spreads_by_itself
 
 logger = logging.getLogger("trainwright")
 
@@ -93,7 +93,7 @@ def choose_backend(args: TrainingArguments, given: Any) -> Any:
     """The object that ``backend=`` names, or the one that was given."""
     place = place_from_environment()
     if given is None or isinstance(given, str):
-        if place.world_size == 1 and spreads_by_itself(args):
+        if place.world_size == 1 and places_model(args):
             return DistributedProcesses(*place, communication=args.ddp_backend)
         if place.world_size == 1:
             if (ours(args).backend or "").startswith("ddp"):

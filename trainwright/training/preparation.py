@@ -17,8 +17,8 @@ from trainwright.engines.torch.model_setup import (
     watch_for_overflow,
 )
 from trainwright.engines.torch.module import Module, main_model
+from trainwright.engines.torch.strategies.choice import places_model
 from trainwright.training.setup import Setup
-from trainwright.training.strategy import spreads_by_itself
 
 
 def compiled_again(setup: Setup) -> nn.Module:
@@ -33,7 +33,7 @@ def compiled_again(setup: Setup) -> nn.Module:
 def prepared_model(setup: Setup) -> Iterator[nn.Module]:
     """The model as it is called in training: on the device, with what the arguments ask for; hooks go afterwards."""
     args, model = setup.args, setup.model
-    if not hasattr(model, "hf_device_map") and args.place_model_on_device is not False and not spreads_by_itself(args):
+    if not hasattr(model, "hf_device_map") and args.place_model_on_device is not False and not places_model(args):
         model.to(args.device)
     # A Module's own forward is nobody's business; the network is in its `model`.
     network = main_model(model)
@@ -47,10 +47,10 @@ def prepared_model(setup: Setup) -> Iterator[nn.Module]:
     if args.neftune_noise_alpha is not None:
         handles.append(add_neftune(network, args.neftune_noise_alpha))
     try:
-        if args.torch_compile and isinstance(model, Module) and not spreads_by_itself(args):
+        if args.torch_compile and isinstance(model, Module) and not places_model(args):
             with compiled_in_place(model, args):
                 yield model
-        elif args.torch_compile and not spreads_by_itself(args):
+        elif args.torch_compile and not places_model(args):
             yield compiled(model, args)
         else:
             yield model

@@ -13,8 +13,12 @@ from trainwright.core.callback import CallbackHandler
 from trainwright.data.order import mixed_seed
 from trainwright.engines.torch.engine import TorchEngine
 from trainwright.engines.torch.joint import EpochScheduleCallback, JointSchedule
+from trainwright.engines.torch.optimizer_states import adopt_sharded_parameters
 from trainwright.engines.torch.randomness import enable_full_determinism, set_seed
+from trainwright.engines.torch.strategies.base import StrategyContext
+from trainwright.engines.torch.strategies.choice import choose_strategy, places_model
 from trainwright.engines.torch.targets import base_model
+from trainwright.training.checks import refuse_for_strategy
 from trainwright.training.construction import default_callbacks, refuse_missing_data
 from trainwright.training.engine_choice import graph_engine, in_torch_form, refuse_what_the_engine_lacks
 from trainwright.training.modules import (
@@ -28,12 +32,6 @@ from trainwright.training.run import TrainingRun
 from trainwright.training.save import may_save_unasked
 from trainwright.training.setup import Setup
 from trainwright.training.step import count_targets, learn_signatures, train_by_hand, train_on
-from trainwright.training.strategy import (
-    adopt_sharded_parameters,
-    choose_strategy,
-    refuse_for_strategy,
-    spreads_by_itself,
-)
 
 
 def handler_of(setup: Setup, users: list[Any]) -> CallbackHandler:
@@ -59,7 +57,7 @@ def adopt_first_model(setup: Setup, model: nn.Module | None) -> None:
 
 def adopt_model(setup: Setup, model: nn.Module) -> None:
     """Take ``model`` and learn from its signature how to call it."""
-    if setup.place_model_on_device and not hasattr(model, "hf_device_map") and not spreads_by_itself(setup.args):
+    if setup.place_model_on_device and not hasattr(model, "hf_device_map") and not places_model(setup.args):
         model = model.to(setup.args.device)
     setup.model = setup.model_wrapped = model
     take_module(setup, model)
@@ -72,7 +70,16 @@ def adopt_model(setup: Setup, model: nn.Module) -> None:
 def build_engine(setup: Setup) -> None:
     """What computes, with the strategy that the arguments ask for."""
     by_hand = setup.module is not None and not setup.module.automatic_optimization
-    strategy = choose_strategy(setup, by_hand=by_hand)
+    strategy = choose_strategy(
+        StrategyContext(
+            args=setup.args,
+            backend=setup.backend,
+            model=setup.model,
+            modifiers=setup.modifiers,
+            optimizes_by_hand=by_hand,
+            has_checkpointer=setup.checkpointer is not None,
+        )
+    )
     setup.engine = make_engine(
         setup,
         device=setup.args.device,

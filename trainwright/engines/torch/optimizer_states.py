@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainwright.engines.torch.joint import JointOptimizer
 
@@ -59,3 +59,16 @@ class _Again:
             return type(stored)(self.value(was, now) for was, now in zip(stored, loaded, strict=True))
         # torch reads text as a sequence, and makes a text of its iterator.
         return stored if isinstance(stored, str) and isinstance(loaded, str) else loaded
+
+
+def adopt_sharded_parameters(optimizer: Any, before: dict[str, nn.Parameter], model: nn.Module) -> None:
+    """Give an optimizer that was made for the whole model the parts that took its parameters' place."""
+    if optimizer.state:
+        raise ValueError(
+            "optimizers= was given one that has taken steps already, and FSDP replaces the parameters it knows: pass "
+            "a new one, or optimizer_cls_and_kwargs=."
+        )
+    now = dict(model.named_parameters())
+    new = {id(old): now[name] for name, old in before.items()}
+    for group in optimizer.param_groups:
+        group["params"] = [new.get(id(parameter), parameter) for parameter in group["params"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -12,7 +13,23 @@ from torch import Tensor, nn
 from trainwright.config.arguments import TrainingArguments
 from trainwright.core.backend import Backend
 from trainwright.core.layout import Layout
+from trainwright.core.modifier import Modifier
 from trainwright.engines.torch.precision import Precision
+
+
+@dataclass(frozen=True)
+class StrategyContext:
+    """The training that a strategy is made for."""
+
+    args: TrainingArguments
+    backend: Backend
+    #: None until ``fit`` is given one.
+    model: nn.Module | None
+    modifiers: Sequence[Modifier] = ()
+    #: The Module steps its optimizers itself.
+    optimizes_by_hand: bool = False
+    #: Checkpoints go, whole, to a checkpointer of the user's.
+    has_checkpointer: bool = False
 
 
 class Strategy:
@@ -35,12 +52,19 @@ class Strategy:
     empties_parameters = False
     #: The model is in half precision itself and casts what it is given: nothing is left for autocast to do.
     casts_by_itself = False
+    #: Brings the model to the device, part by part: whole it may not fit.
+    places_model = False
     #: The first process writes checkpoints, but all must come to put weights and optimizer state together.
     gathers_to_save = False
 
     @classmethod
-    def from_arguments(cls, args: Any) -> Self:
-        """The strategy for a run; one that is registered and has settings reads them here."""
+    def made_for(cls, context: StrategyContext) -> Strategy:
+        """The strategy for a training; whatever cannot go with it is refused here, before any work."""
+        return cls.from_arguments(context.args)
+
+    @classmethod
+    def from_arguments(cls, args: TrainingArguments) -> Self:
+        """The same where nothing but settings counts."""
         return cls()
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +14,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from trainwright.core.backend import Backend
+from trainwright.engines.torch.backends import DistributedProcesses
 from trainwright.engines.torch.module import Module, module_in
-from trainwright.engines.torch.strategies.base import Strategy
+from trainwright.engines.torch.strategies.base import Strategy, StrategyContext
+
+logger = logging.getLogger("trainwright")
 
 _CHANGED = ("graph has changed", "finished reduction in the prior iteration", "marked as ready twice")
 
@@ -74,6 +78,22 @@ class OverlappedDDP(Strategy):
 
     name = "ddp"
     sums_in_backward = True
+
+    @classmethod
+    def made_for(cls, context: StrategyContext) -> Strategy:
+        args, backend = context.args, context.backend
+        if backend.world_size == 1 or type(backend) is not DistributedProcesses:
+            return Strategy()
+        reason = _why_afterwards(context)
+        if reason is not None:
+            logger.info("Gradients are summed after a step's last backward pass, not during it: %s.", reason)
+            return Strategy()
+        options = Replication(
+            find_unused=args.ddp_find_unused_parameters,
+            static_graph=args.ddp_static_graph,
+            bucket_megabytes=args.ddp_bucket_cap_mb,
+        )
+        return cls(options)
 
     def __init__(self, options: Replication) -> None:
         self.options = options
@@ -171,3 +191,19 @@ def may_overlap(model: nn.Module) -> str | None:
 def on_one_device(model: nn.Module) -> bool:
     """Whether DistributedDataParallel can take the model: it wants all parameters in one place."""
     return len({parameter.device for parameter in model.parameters()} - {torch.device("meta")}) == 1
+
+
+def _why_afterwards(context: StrategyContext) -> str | None:
+    """None, or why DistributedDataParallel cannot sum gradients while a backward pass runs."""
+    if context.optimizes_by_hand:
+        return "the Module optimizes by hand"
+    if context.args.micro_batch == "auto":
+        return 'micro_batch="auto" may have to do a step again'
+    for modifier in context.modifiers:
+        if modifier.changes_graph or modifier.changes_structure or modifier.needs_whole_tensors:
+            return f"the recipe's {type(modifier).__name__} changes what takes part in a step"
+    if context.model is None:
+        return None
+    if not on_one_device(context.model):
+        return "the model is on several devices"
+    return may_overlap(context.model)

@@ -23,8 +23,9 @@ from trainwright.config.arguments import TrainingArguments
 from trainwright.config.deepspeed import resolved, schedule_of, stage_of, with_width
 from trainwright.config.refused_versions import refuse_wrong_gradients
 from trainwright.core.backend import Backend
+from trainwright.core.modifier import Modifier
 from trainwright.engines.torch.module import Module, main_model, module_in
-from trainwright.engines.torch.strategies.base import Strategy
+from trainwright.engines.torch.strategies.base import Strategy, StrategyContext
 from trainwright.engines.torch.strategies.empty import is_empty
 from trainwright.engines.torch.strategies.zero_state import ZeroState
 
@@ -39,15 +40,6 @@ _ELEMENTWISE = (
     torch.optim.RMSprop,
     torch.optim.SGD,
 )
-
-
-def deepspeed_strategy(args: TrainingArguments) -> Strategy:
-    """The strategy that ``deepspeed=`` or ``backend="deepspeed"`` asks for."""
-    config = resolved(args)
-    # Where it is not installed, that is said when a training begins.
-    with contextlib.suppress(PackageNotFoundError):
-        refuse_wrong_gradients(version("deepspeed"), config, processes=args.world_size)
-    return ZeroStrategy(config, args)
 
 
 class Called(nn.Module):
@@ -91,7 +83,17 @@ class ZeroStrategy(Strategy):
     """ZeRO, stages 1 to 3."""
 
     name = "deepspeed"
-    runs_in_step = sums_in_backward = updates_by_itself = gathers_to_save = True
+    runs_in_step = sums_in_backward = updates_by_itself = gathers_to_save = places_model = True
+
+    @classmethod
+    def made_for(cls, context: StrategyContext) -> Strategy:
+        _refuse_other_updates(context)
+        args = context.args
+        config = resolved(args)
+        # Where it is not installed, that is said when a training begins.
+        with contextlib.suppress(PackageNotFoundError):
+            refuse_wrong_gradients(version("deepspeed"), config, processes=args.world_size)
+        return cls(config, args)
 
     def __init__(self, config: dict[str, Any], args: TrainingArguments) -> None:
         self.config, self.stage = config, stage_of(config)
@@ -282,3 +284,20 @@ def _imported(device: torch.device, local_rank: int) -> Any:
     if chatter.level == logging.INFO:
         chatter.setLevel(logging.WARNING)
     return deepspeed
+
+
+def _refuse_other_updates(context: StrategyContext) -> None:
+    """Whatever wants to update weights itself, or to work on what DeepSpeed keeps to itself."""
+    if context.optimizes_by_hand:
+        raise ValueError(
+            "DeepSpeed updates weights itself, and a Module with automatic_optimization=False wants to: use "
+            "backend='ddp'."
+        )
+    for modifier in context.modifiers:
+        own = ("shape_gradients", "before_update", "after_update", "extra_parameters")
+        touches = any(getattr(type(modifier), name) is not getattr(Modifier, name, None) for name in own)
+        if touches or modifier.changes_graph or modifier.changes_structure or modifier.needs_whole_tensors:
+            raise ValueError(
+                f"The recipe's {type(modifier).__name__} works on gradients or weights, which DeepSpeed keeps in "
+                "buffers of its own: use backend='fsdp' or 'ddp'."
+            )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,11 +20,13 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 
-from trainwright.config.parallel import Sharding
+from trainwright.config.arguments import TrainingArguments
+from trainwright.config.parallel import Sharding, sharding_of, without_effect
+from trainwright.config.warnings import TrainwrightWarning
 from trainwright.core.backend import Backend
 from trainwright.core.spread import is_spread, whole
 from trainwright.engines.torch.module import main_model
-from trainwright.engines.torch.strategies.base import Strategy
+from trainwright.engines.torch.strategies.base import Strategy, StrategyContext
 from trainwright.engines.torch.strategies.blocks import blocks_of, checkpoint_activations
 from trainwright.engines.torch.strategies.empty import fill
 from trainwright.engines.torch.strategies.tensors import cut_layers
@@ -35,7 +39,20 @@ class ShardedFSDP(Strategy):
     """Blocks of the model are put together just before they are used, and taken apart again afterwards."""
 
     name = "fsdp"
-    is_sharded = runs_in_step = sums_in_backward = True
+    is_sharded = runs_in_step = sums_in_backward = places_model = True
+
+    @classmethod
+    def made_for(cls, context: StrategyContext) -> Strategy:
+        _refuse_what_needs_whole_weights(context)
+        args = context.args
+        return cls(
+            sharding_of(args),
+            args.device,
+            half=torch.bfloat16 if args.bf16 else None,
+            seed=args.seed,
+            compile_block=partial(_compile, args=args) if args.torch_compile else None,
+            tensors=args.tensor_parallel_size,
+        )
 
     def __init__(
         self,
@@ -232,3 +249,42 @@ def _refuse_unsuitable(groups: list[nn.Module]) -> None:
 def local_part(tensor: Any) -> Tensor:
     """What this process has of ``tensor``."""
     return tensor.to_local() if is_spread(tensor) else tensor
+
+
+def _refuse_what_needs_whole_weights(context: StrategyContext) -> None:
+    args = context.args
+    if context.optimizes_by_hand:
+        raise ValueError(
+            "FSDP shards gradients while they are computed, and a Module with automatic_optimization=False takes them "
+            "in its own hands: use backend='ddp'."
+        )
+    if args.ddp_backend == "gloo" and args.device.type == "cuda":
+        raise ValueError(
+            "FSDP with ddp_backend='gloo' on a GPU crashes inside torch (seen with 2.11): leave ddp_backend out, with "
+            "one process to a GPU, or use backend='ddp'."
+        )
+    if context.has_checkpointer:
+        raise ValueError(
+            "checkpointer= is given whole checkpoints, and with FSDP no process has one: leave it out, or use "
+            "backend='ddp'."
+        )
+    if args.checkpoint_format == "hf":
+        raise ValueError(
+            "checkpoint_format='hf' needs the whole optimizer in one place, and FSDP has it in parts: leave it out; "
+            "from_pretrained reads the model of these checkpoints too."
+        )
+    if args.fp16:
+        raise ValueError("fp16=True needs a scaler that looks at whole gradients: with FSDP use bf16=True.")
+    for name in ("fp16_full_eval", "bf16_full_eval"):
+        if getattr(args, name):
+            raise ValueError(
+                f"{name}=True evaluates a copy of the model, and FSDP's parameters are in parts: unset it."
+            )
+    if args.gradient_checkpointing and sharding_of(args).activation_checkpointing:
+        raise ValueError("gradient_checkpointing and fsdp_config's activation_checkpointing are the same: keep one.")
+    for name, reason in without_effect(args.fsdp_config).items():
+        warnings.warn(f"fsdp_config: {name} has no effect: {reason}.", TrainwrightWarning, stacklevel=5)
+
+
+def _compile(block: nn.Module, args: TrainingArguments) -> None:
+    block.compile(backend=args.torch_compile_backend or "inductor", mode=args.torch_compile_mode)
