@@ -1,6 +1,6 @@
 """Python's and numpy's global random generators: read, compared and put back in about a microsecond.
 
-``random.getstate()`` takes 9 microseconds and ``np.random.get_state()`` 34, up to three times a step: a tiny step
+``random.getstate()`` takes 8 microseconds and ``np.random.get_state()`` 34, up to three times a step: a tiny step
 would take 1.3 times as long (``bench/generator_states.py``). Both generators are Mersenne twisters whose state lies
 in memory in a known form, so it is read and written there. Whether the form is the known one is tried out at import,
 on generators made for that; where it is not, the slow functions are used, with the same results.
