@@ -13,7 +13,7 @@ import torch
 
 from tests.forging_packages import installed
 from tests.models import Bare, Plain, classification_rows
-from trainwright import Trainer, TrainingArguments, register, registered
+from trainwright import OptimizerNames, SchedulerType, Trainer, TrainingArguments, register, registered
 from trainwright.config import registry
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import load_experiment
@@ -38,6 +38,8 @@ def test_everything_shipped_is_where_the_table_says(kind: str, name: str) -> Non
 def test_every_kind_has_a_table_and_a_group() -> None:
     assert list(SHIPPED) == list(registry.KINDS)
     assert len(set(registry.KINDS.values())) == len(registry.KINDS)
+    assert {name.value for name in OptimizerNames} <= set(SHIPPED["optimizer"])
+    assert {name.value for name in SchedulerType} <= set(SHIPPED["scheduler"])
 
 
 @pytest.mark.parametrize("kind", list(registry.KINDS))
@@ -105,6 +107,26 @@ def test_mistakes_in_a_file_name_their_line(text: str, message: str, tmp_path: P
     (tmp_path / "try.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message):
         train(load_experiment(tmp_path / "try.yaml"), say=lambda line: None)
+
+
+def test_a_schedule_that_follows_a_metric_needs_one(make_args: MakeArgs) -> None:
+    @register("scheduler", "patient")
+    class Patient(torch.optim.lr_scheduler.ReduceLROnPlateau):
+        pass
+
+    def run(**more: Any) -> Trainer:
+        args = make_args(
+            lr_scheduler_type="patient", lr_scheduler_kwargs={"patience": 0, "threshold": 1e9}, max_steps=6,
+            learning_rate=1.0, **more,
+        )  # fmt: skip
+        trainer = Trainer(Plain(), args, train_dataset=classification_rows(16), eval_dataset=classification_rows(4))
+        trainer.train()
+        return trainer
+
+    with pytest.raises(ValueError, match="'patient' follows a metric: name it in metric_for_best_model, and set eval_"):
+        run()
+    found = run(eval_strategy="steps", eval_steps=2, metric_for_best_model="loss")
+    assert found._get_learning_rate() < 0.5
 
 
 #: One of each kind; each module notes what was done with it.

@@ -12,7 +12,7 @@ from trainwright.core.module import StepPlan
 from trainwright.engines.torch.joint import join_optimizers, join_schedules
 from trainwright.engines.torch.module import Module
 from trainwright.engines.torch.optim import build_optimizer, optimizer_class_and_kwargs
-from trainwright.engines.torch.schedules import build_scheduler
+from trainwright.engines.torch.schedules import build_scheduler, needs_metric
 from trainwright.engines.torch.targets import unwrap
 from trainwright.training.hooks import is_overridden
 from trainwright.training.module_optimizers import configured, note_unused_arguments
@@ -93,6 +93,12 @@ def create_scheduler(setup: Setup, num_training_steps: int, optimizer: Any = Non
             total_steps=num_training_steps,
             kwargs=options,
         )
+        evaluates = setup.args.eval_strategy != "no" and setup.args.metric_for_best_model is not None
+        if needs_metric(setup.lr_scheduler) and not evaluates:
+            raise ValueError(
+                f"lr_scheduler_type={str(setup.args.lr_scheduler_type)!r} follows a metric: name it in "
+                "metric_for_best_model, and set eval_strategy."
+            )
     return setup.lr_scheduler
 
 
