@@ -120,7 +120,7 @@ MODULES = [
     "data.sharding",
     "engines.graph.strided",
     "engines.torch.backends",
-    "engines.torch.cutting",
+    "engines.torch.split_batch",
     "engines.torch.memory",
     "engines.torch.joint",
     "engines.torch.logged",

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainwright.config.cadence import NEVER, Every, Moment
+from trainwright.config.cadence import NEVER, Every, RunProgress
 from trainwright.core.state import TrainerState
 
 UNITS = ["step", "steps", "epoch", "epochs", "evals", "evaluations", "seconds", "minutes", "hours", "days", "%", "run"]
@@ -32,7 +32,7 @@ def cadence_texts(draw: st.DrawFn) -> str:
 
 
 moments = st.builds(
-    Moment,
+    RunProgress,
     step=st.integers(0, 5000),
     epoch=st.floats(0, 50),
     evaluations=st.integers(0, 100),
@@ -51,7 +51,7 @@ def test_text_round_trips(text: str) -> None:
 
 
 @given(cadence_texts(), moments)
-def test_never_twice_at_the_same_moment(text: str, now: Moment) -> None:
+def test_never_twice_at_the_same_moment(text: str, now: RunProgress) -> None:
     assert not Every.parse(text).due(now, now)
 
 
@@ -92,9 +92,9 @@ def test_a_bare_number_is_refused() -> None:
         Every.parse(number)
 
 
-def walk(every: Every, moments: list[Moment]) -> list[Moment]:
+def walk(every: Every, moments: list[RunProgress]) -> list[RunProgress]:
     """The moments at which it is due, one after the other."""
-    last, due = Moment(max_steps=moments[0].max_steps), []
+    last, due = RunProgress(max_steps=moments[0].max_steps), []
     for now in moments:
         if every.due(now, last):
             due.append(now)
@@ -104,7 +104,7 @@ def walk(every: Every, moments: list[Moment]) -> list[Moment]:
 
 @given(st.integers(1, 50), st.integers(1, 300))
 def test_steps_are_due_at_the_multiples(interval: int, length: int) -> None:
-    due = walk(Every.parse(f"{interval} steps"), [Moment(step=n, max_steps=length) for n in range(1, length + 1)])
+    due = walk(Every.parse(f"{interval} steps"), [RunProgress(step=n, max_steps=length) for n in range(1, length + 1)])
     assert [moment.step for moment in due] == list(range(interval, length + 1, interval))
 
 
@@ -122,7 +122,7 @@ def test_shares_resolve_as_the_state_resolves_them(thousandths: int, length: int
 
 @given(st.integers(1, 40), st.integers(1, 6), st.sampled_from([0.1, 0.2, 0.25, 0.5, 0.75, 1.5]))
 def test_fractions_of_epochs_are_due_when_a_multiple_is_passed(batches: int, epochs: int, amount: float) -> None:
-    steps = [Moment(step=n, epoch=n / batches) for n in range(1, batches * epochs + 1)]
+    steps = [RunProgress(step=n, epoch=n / batches) for n in range(1, batches * epochs + 1)]
     due = walk(Every.parse(f"{amount} epochs"), steps)
     tenths = round(amount * 1000)
     passed = [n * 1000 // (tenths * batches) for n in range(batches * epochs + 1)]
@@ -131,7 +131,7 @@ def test_fractions_of_epochs_are_due_when_a_multiple_is_passed(batches: int, epo
 
 def test_whole_epochs_are_due_at_their_ends_only() -> None:
     run = [
-        Moment(step=n, epoch=n / 5, epoch_end=end)
+        RunProgress(step=n, epoch=n / 5, epoch_end=end)
         for n in range(1, 21)
         for end in (False, True)
         if not end or n % 5 == 0
@@ -142,15 +142,15 @@ def test_whole_epochs_are_due_at_their_ends_only() -> None:
 
 
 def test_an_epoch_that_is_cut_short_ends_too() -> None:
-    assert Every.parse("1 epoch").due(Moment(step=3, epoch=0.6, epoch_end=True), Moment())
+    assert Every.parse("1 epoch").due(RunProgress(step=3, epoch=0.6, epoch_end=True), RunProgress())
 
 
 @given(st.integers(1, 5), st.integers(0, 30))
 def test_evaluations_are_due_at_the_multiples(interval: int, before: int) -> None:
-    every, last = Every.parse(f"{interval} evals"), Moment(evaluations=before)
+    every, last = Every.parse(f"{interval} evals"), RunProgress(evaluations=before)
     due = []
     for count in range(before + 1, before + 20):
-        now = Moment(step=count, evaluations=count)
+        now = RunProgress(step=count, evaluations=count)
         if every.due(now, last):
             due.append(count)
             last = now
@@ -159,21 +159,21 @@ def test_evaluations_are_due_at_the_multiples(interval: int, before: int) -> Non
 
 def test_minutes_count_from_the_last_time() -> None:
     every = Every.parse("2 minutes")
-    assert not every.due(Moment(step=9, seconds=119.0), Moment())
-    assert every.due(Moment(step=9, seconds=120.0), Moment())
-    assert not every.due(Moment(step=99, seconds=200.0), Moment(step=9, seconds=120.0))
+    assert not every.due(RunProgress(step=9, seconds=119.0), RunProgress())
+    assert every.due(RunProgress(step=9, seconds=120.0), RunProgress())
+    assert not every.due(RunProgress(step=99, seconds=200.0), RunProgress(step=9, seconds=120.0))
 
 
 def test_any_of_several_makes_it_due() -> None:
     every = Every.parse("100 steps or 1 minute")
-    assert every.due(Moment(step=100), Moment())
-    assert every.due(Moment(step=7, seconds=61.0), Moment())
-    assert not every.due(Moment(step=99, seconds=59.0), Moment())
+    assert every.due(RunProgress(step=100), RunProgress())
+    assert every.due(RunProgress(step=7, seconds=61.0), RunProgress())
+    assert not every.due(RunProgress(step=99, seconds=59.0), RunProgress())
 
 
 def test_never() -> None:
     assert not NEVER
-    assert not NEVER.due(Moment(step=100, seconds=1e9, epoch=5.0, epoch_end=True), Moment())
+    assert not NEVER.due(RunProgress(step=100, seconds=1e9, epoch=5.0, epoch_end=True), RunProgress())
     assert Every.from_strategy("no", 500) == Every.from_strategy("best", 500) == NEVER
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainwright.core.microbatching import LONGEST_PATIENCE, MicroBatching, finer
-from trainwright.engines.torch.cutting import cut_batch
+from trainwright.engines.torch.split_batch import cut_batch
 
 
 @given(rows=st.integers(1, 500))

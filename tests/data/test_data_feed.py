@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 from trainwright.data.batches import FixedBatches, TokenBudgetBatches
 from trainwright.data.collators import collate_any
+from trainwright.data.exact_json import to_plain
 from trainwright.data.feed import TrainFeed
 from trainwright.data.loader import Loader, has_length
 from trainwright.data.order import RandomOrder
-from trainwright.data.plain import to_plain
 
 Make = Callable[[], Any]
 EPOCHS = 3

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from trainwright.data.collators import collate_any
+from trainwright.data.exact_json import from_plain, to_plain
 from trainwright.data.loader import Loader, train_loader
-from trainwright.data.plain import from_plain, to_plain
 from trainwright.randomness import global_generators
 from trainwright.randomness.global_generators import GeneratorStates
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, DistributedSampler
 
-from trainwright.config.backends import Place
+from trainwright.config.backends import ProcessRank
 from trainwright.data.feed import TrainFeed
 from trainwright.data.order import RandomOrder, SequentialOrder
 from trainwright.data.rebuild import resumable_loader, shared_evaluation, shared_training
@@ -69,7 +69,7 @@ def test_evaluation_is_shared_out_without_repeats_and_in_order(n: int, world: in
 
 
 def test_loaders_are_shared_once() -> None:
-    place = Place(1, 1, 2)
+    place = ProcessRank(1, 1, 2)
     loader = shared_training(resumable_loader(DataLoader(ROWS(20), batch_size=3), 0), place, 2)
     assert [batch.tolist() for batch in loader] == [[6, 7, 8], [9, 10, 11], [16, 17, 18], [19]]
     again = shared_training(loader, place, 2)
@@ -92,7 +92,7 @@ def test_samplers_for_loaders_that_a_module_builds() -> None:
 
 
 def test_only_the_last_batch_of_a_whole_epoch_is_a_filler() -> None:
-    place = Place(1, 1, 2)
+    place = ProcessRank(1, 1, 2)
     loader = shared_training(resumable_loader(DataLoader(ROWS(9), batch_size=2), 0), place, 2)
     assert [batch.tolist() for batch in loader] == [[4, 5], [6, 7], [8]]
     feed = TrainFeed(loader, 2, len(loader))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Sampler
 from torch.utils.data.datapipes.iter import IterableWrapper
 
-from trainwright.config.backends import Place
+from trainwright.config.backends import ProcessRank
 from trainwright.data.batches import FixedBatches, TokenBudgetBatches
 from trainwright.data.feed import TrainFeed
 from trainwright.data.loader import Loader, has_length
@@ -51,7 +51,7 @@ class Run:
     def go(self, leg: Leg, epochs: int) -> None:
         feeds = []
         for rank in range(leg.world):
-            place = Place(rank, rank, leg.world)
+            place = ProcessRank(rank, rank, leg.world)
             loader = shared_training(self.make(leg, place), place, leg.accumulation)
             length = len(loader) if has_length(loader) else None
             feeds.append(TrainFeed(loader, leg.accumulation, length, steps_if_unsized=9, process=place))
@@ -97,7 +97,7 @@ LEGS = st.lists(
 
 
 def fixed(n: int, drop_last: bool = False) -> Any:
-    def make(leg: Leg, place: Place) -> Loader:
+    def make(leg: Leg, place: ProcessRank) -> Loader:
         return Loader(
             ROWS(n), seed=3, collate_fn=plain, batch_sampler=FixedBatches(RandomOrder(n, 3), leg.batch, drop_last)
         )
@@ -176,7 +176,7 @@ class Uneven(Sampler[list[int]]):
 
 
 def budget(n: int) -> Any:
-    def make(leg: Leg, place: Place) -> Loader:
+    def make(leg: Leg, place: ProcessRank) -> Loader:
         lengths = [1 + index % 5 for index in range(n)]
         batches = TokenBudgetBatches(RandomOrder(n, 3), lengths, 12, seed=3)
         return Loader(ROWS(n), seed=3, collate_fn=plain, batch_sampler=batches)
@@ -280,7 +280,7 @@ class Split(Numbers):
 
 
 def test_who_shares_out_by_himself_is_left_alone() -> None:
-    place = Place(1, 1, 2)
+    place = ProcessRank(1, 1, 2)
     loader = shared_training(Loader(Split(5), collate_fn=plain, batch_size=2), place, 1)
     assert loader.split == "itself"
     assert list(loader) == [[0, 1], [2, 3], [4]]
@@ -304,8 +304,8 @@ def test_workers_of_all_processes_share_a_stream(workers: int) -> None:
         parts = []
         for rank in range(3):
             loader = Loader(kind(29), collate_fn=plain, batch_size=2, num_workers=workers)
-            loader = shared_training(loader, Place(rank, rank, 3), 1)
-            feed = TrainFeed(loader, 1, None, process=Place(rank, rank, 3))
+            loader = shared_training(loader, ProcessRank(rank, rank, 3), 1)
+            feed = TrainFeed(loader, 1, None, process=ProcessRank(rank, rank, 3))
             parts.append([[] if feed.on_filler() else batch for (batch,) in feed.groups()])
             loader.close()
         rounds = [sorted(index for part in parts for index in part[place]) for place in range(5)]
@@ -329,7 +329,7 @@ def test_what_a_collator_draws_does_not_change_the_stream() -> None:
     found: list[list[Any]] = []
     for rank in range(2):
         loader = Loader(Shuffled(21), seed=4, collate_fn=noisy, batch_size=3)
-        loader = shared_training(loader, Place(rank, rank, 2), 1)
+        loader = shared_training(loader, ProcessRank(rank, rank, 2), 1)
         loader.set_epoch(1)
         found.append([pair for batch in loader for pair in (batch if isinstance(batch, list) else [])])
     numbers = [{number for number, _ in part} for part in found]
@@ -351,7 +351,7 @@ def test_a_stream_that_is_shared_out_by_itself_needs_as_many_processes() -> None
 def test_length_groups_are_those_of_all_processes(n: int, world: int, batch: int) -> None:
     lengths = [1 + (index * 7) % 11 for index in range(n)]
 
-    def make(leg: Leg, place: Place) -> Loader:
+    def make(leg: Leg, place: ProcessRank) -> Loader:
         order: Order = LengthGroupedOrder(lengths, 12, 3)
         return Loader(ROWS(n), seed=3, collate_fn=plain, batch_sampler=FixedBatches(order, leg.batch))
 
@@ -370,16 +370,18 @@ def test_evaluation_loaders_give_every_sample_once(world: int, n: int) -> None:
         "theirs": lambda: Loading(n),
     }
     for name, make in makers.items():
-        loaders = [shared_evaluation(make(), Place(rank, rank, world), 0) for rank in range(world)]
+        loaders = [shared_evaluation(make(), ProcessRank(rank, rank, world), 0) for rank in range(world)]
         found = sorted(index for loader in loaders for batch in loader for index in batch)
         assert found == list(range(n)), name
         expected = {"map": None, "stream": "samples", "custom": "batches", "theirs": "batches"}[name]
-        assert sharing_of(loaders[0], Place(0, 0, world)) == expected
+        assert sharing_of(loaders[0], ProcessRank(0, 0, world)) == expected
 
 
 def test_dropping_the_last_batch_in_evaluation_drops_what_one_process_drops() -> None:
     loaders = [
-        shared_evaluation(DataLoader(ROWS(11), batch_size=3, drop_last=True, collate_fn=plain), Place(rank, rank, 2), 0)
+        shared_evaluation(
+            DataLoader(ROWS(11), batch_size=3, drop_last=True, collate_fn=plain), ProcessRank(rank, rank, 2), 0
+        )
         for rank in range(2)
     ]
     assert [index for loader in loaders for batch in loader for index in batch] == list(range(9))
@@ -390,13 +392,13 @@ def test_a_loader_knows_its_part_of_a_sized_stream() -> None:
         def __len__(self) -> int:
             return self.n
 
-    loader = shared_training(Loader(Sized(13), batch_size=2, collate_fn=plain), Place(1, 1, 2), 1)
+    loader = shared_training(Loader(Sized(13), batch_size=2, collate_fn=plain), ProcessRank(1, 1, 2), 1)
     assert len(loader) == 4
-    assert isinstance(shared_training(Loading(5), Place(1, 1, 2), 1), EveryNth)
+    assert isinstance(shared_training(Loading(5), ProcessRank(1, 1, 2), 1), EveryNth)
 
 
 def test_data_that_nobody_could_share_out_is_refused() -> None:
-    place = Place(0, 0, 2)
+    place = ProcessRank(0, 0, 2)
     several = DataLoader(Numbers(9), batch_size=2, num_workers=2, worker_init_fn=lambda worker: None)
     with pytest.raises(
         ValueError, match=r"worker_init_fn may share Numbers out among workers.*splits_by_process = True"
@@ -420,7 +422,7 @@ def test_processes_with_different_numbers_of_steps_are_refused() -> None:
 
 
 def test_a_sampler_of_somebody_elses_needs_as_many_processes() -> None:
-    def make(leg: Leg, place: Place) -> Any:
+    def make(leg: Leg, place: ProcessRank) -> Any:
         sampler = DistributedSampler(ROWS(40), num_replicas=leg.world, rank=place.rank)
         return resumable_loader(DataLoader(ROWS(40), batch_size=leg.batch, sampler=sampler, collate_fn=plain), 3)
 

@@ -24,7 +24,7 @@ from trainwright import Trainer, TrainerCallback, TrainingArguments
 LONG = 60.0
 
 
-class Place:
+class ProcessRank:
     """Where a run stays, in whatever process it is; only the first time."""
 
     def __init__(self, folder: Path) -> None:
@@ -41,7 +41,7 @@ class Place:
 class StayingNet(Net):
     """Stays in forward (after ``steps`` of them), in evaluation, or when it is given weights."""
 
-    def __init__(self, place: Place | None, where: str, steps: int) -> None:
+    def __init__(self, place: ProcessRank | None, where: str, steps: int) -> None:
         super().__init__()
         self.place, self.where, self.steps, self.calls = place, where, steps, 0
 
@@ -61,7 +61,7 @@ class StayingNet(Net):
 class StayingRows:
     """Stays while a row is fetched."""
 
-    def __init__(self, place: Place | None, index: int = 7) -> None:
+    def __init__(self, place: ProcessRank | None, index: int = 7) -> None:
         self.rows, self.place, self.index = rows(), place, index
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class StayingRows:
 
 
 class StayingCallback(TrainerCallback):
-    def __init__(self, place: Place, event: str, step: int = 0) -> None:
+    def __init__(self, place: ProcessRank, event: str, step: int = 0) -> None:
         self.place, self.step = place, step
         setattr(self, event, self._stay)
 
@@ -84,7 +84,7 @@ class StayingCallback(TrainerCallback):
 
 
 class StayingUpdate(torch.optim.SGD):
-    place: Place | None = None
+    place: ProcessRank | None = None
     steps = 0
 
     def step(self, closure: Any = None) -> Any:  # type: ignore[override]
@@ -97,7 +97,7 @@ class StayingUpdate(torch.optim.SGD):
 class SlowLoader(Trainer):
     """Takes long to make its loader."""
 
-    place: Place | None = None
+    place: ProcessRank | None = None
 
     def get_train_dataloader(self) -> Any:
         if self.place is not None:
@@ -105,7 +105,7 @@ class SlowLoader(Trainer):
         return super().get_train_dataloader()
 
 
-def staying_saves(place: Place) -> None:
+def staying_saves(place: ProcessRank) -> None:
     """The third write to a checkpoint does not end."""
     real, count = os.write, 0
 
@@ -119,7 +119,7 @@ def staying_saves(place: Place) -> None:
     os.write = write  # type: ignore[assignment]
 
 
-def build(folder: Path, place: Place | None, where: str, **extra: Any) -> Trainer:
+def build(folder: Path, place: ProcessRank | None, where: str, **extra: Any) -> Trainer:
     settings: dict[str, Any] = {
         "output_dir": str(folder / "run"),
         "max_steps": 12,
@@ -208,7 +208,7 @@ def work(folder: Path, where: str, extra: dict[str, Any], called: str) -> None:
     from trainwright.training import stop
 
     stop._LAST_SAVE_SECONDS = 2.0  # type: ignore[attr-defined]
-    trainer = build(folder, Place(folder), where, **extra)
+    trainer = build(folder, ProcessRank(folder), where, **extra)
     if called == "predict":
         trainer.predict(rows()[:16])  # type: ignore[arg-type]
     else:

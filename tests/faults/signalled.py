@@ -25,7 +25,7 @@ STEP = 5
 NEVER = 10**6
 
 
-class Place:
+class ProcessRank:
     """Where the run waits: it leaves a mark and goes on when the signals were sent, or, if it must hang, much later."""
 
     def __init__(self, folder: Path, *, hangs: bool) -> None:
@@ -42,7 +42,7 @@ class Place:
 class WaitingNet(Net):
     """Waits inside forward, in training or in evaluation."""
 
-    def __init__(self, place: Place | None, *, in_training: bool) -> None:
+    def __init__(self, place: ProcessRank | None, *, in_training: bool) -> None:
         super().__init__()
         self.place, self.in_training, self.calls = place, in_training, 0
 
@@ -57,7 +57,7 @@ class WaitingNet(Net):
 class WaitingRows:
     """Waits while a row is fetched."""
 
-    def __init__(self, place: Place | None) -> None:
+    def __init__(self, place: ProcessRank | None) -> None:
         self.rows, self.place = rows(), place
 
     def __len__(self) -> int:
@@ -69,7 +69,7 @@ class WaitingRows:
         return self.rows[index]
 
 
-def build(folder: Path, place: Place | None, where: str, **extra: Any) -> Trainer:
+def build(folder: Path, place: ProcessRank | None, where: str, **extra: Any) -> Trainer:
     settings: dict[str, Any] = {
         "output_dir": str(folder / "run"),
         "max_steps": 12,
@@ -93,7 +93,7 @@ def build(folder: Path, place: Place | None, where: str, **extra: Any) -> Traine
     return Trainer(model, TrainingArguments(**settings), train_dataset=data, eval_dataset=rows()[:16])
 
 
-def slow_writes(place: Place | None) -> None:
+def slow_writes(place: ProcessRank | None) -> None:
     """The third write to a checkpoint takes as long as ``place`` waits."""
     real, count = os.write, 0
 
@@ -158,7 +158,7 @@ def child(work: Callable[[], None]) -> int:
 def tried(folder: Path, name: str) -> dict[str, Any]:
     where, hangs, signals, extra = CASES[name]
     folder.mkdir(parents=True)
-    place = Place(folder, hangs=hangs)
+    place = ProcessRank(folder, hangs=hangs)
 
     def work() -> None:
         if name == "hup under nohup":

@@ -32,7 +32,7 @@ from tests.faults.scenarios import loader_by
 from tests.faults.test_exactness import build as build_scenario
 from tests.faults.test_exactness import straight
 from trainwright import Trainer, TrainerCallback, TrainingArguments
-from trainwright.config.backends import Place
+from trainwright.config.backends import ProcessRank
 from trainwright.data.feed import TrainFeed
 from trainwright.data.rebuild import resumable_loader, shared_training
 from trainwright.randomness.generators import capture, digest
@@ -379,7 +379,7 @@ def test_processes_share_out_one_order_though_nobody_seeded_it() -> None:
     feeds = []
     for rank in range(2):
         loader = DataLoader(range(COUNT), batch_size=4, sampler=Own(random.Random()))  # type: ignore[arg-type]
-        place = Place(rank, rank, 2)
+        place = ProcessRank(rank, rank, 2)
         ours = shared_training(resumable_loader(loader, 0), place, 1)
         feeds.append(TrainFeed(ours, 1, len(ours), process=place))
     told: list[Any] = []

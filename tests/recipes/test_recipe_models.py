@@ -18,7 +18,7 @@ from trainwright.config.warnings import TrainwrightWarning
 from trainwright.core.modifier import Modifier, Site
 from trainwright.recipes.distillation.output import DistillationModifier
 from trainwright.recipes.distillation.per_layer import PerLayerDistillationModifier
-from trainwright.recipes.driving import Drive
+from trainwright.recipes.manual_loop import ManualLoop
 from trainwright.recipes.pruning.magnitude import GlobalMagnitudePruningModifier
 from trainwright.recipes.pruning.mfac import MFACPruningModifier
 from trainwright.recipes.pruning.movement import MovementPruningModifier
@@ -195,7 +195,7 @@ def test_embeddings_with_sparse_gradients_are_pruned(case: str) -> None:
             yield
         model.zero_grad()
 
-    drive = Drive([BY_GRADIENT[case]()], model, optimizer, 4, gradients=gradients)
+    drive = ManualLoop([BY_GRADIENT[case]()], model, optimizer, 4, gradients=gradients)
     for step in range(8):
         drive.loss(loss(step)).backward()
         drive.step()

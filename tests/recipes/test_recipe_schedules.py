@@ -11,8 +11,8 @@ from torch import nn
 
 from trainwright.core.modifier import Modifier
 from trainwright.recipes.building import build_modifier, build_modifiers
-from trainwright.recipes.driving import Drive
 from trainwright.recipes.language.reading import read_recipe
+from trainwright.recipes.manual_loop import ManualLoop
 from trainwright.recipes.scheduling.learning_rate import (
     LearningRateFunctionModifier,
     LearningRateModifier,
@@ -27,7 +27,7 @@ def drive(*modifiers: Modifier, steps: int = 8, per_epoch: int = 4, optimizer: A
     """What ``look`` saw before each step of a small loop."""
     model = nn.Linear(3, 2)
     optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
-    driven = Drive(list(modifiers), model, optimizer, per_epoch)
+    driven = ManualLoop(list(modifiers), model, optimizer, per_epoch)
     driven.start()
     seen = []
     for _ in range(steps):
@@ -168,7 +168,7 @@ def test_the_log_of_sparsity() -> None:
     model = nn.Sequential(first, nn.Linear(2, 2))
     with torch.no_grad():
         first.weight[0] = 0.0
-    driven = Drive([SparsificationLoggingModifier()], model, torch.optim.SGD(model.parameters(), lr=0.1), 4)
+    driven = ManualLoop([SparsificationLoggingModifier()], model, torch.optim.SGD(model.parameters(), lr=0.1), 4)
     driven.start()
     assert driven.site.logs["sparsity/0"] == 0.5
     assert driven.site.logs["sparsity/all"] == 0.25

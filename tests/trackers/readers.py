@@ -187,10 +187,10 @@ def read_dvclive(folder: Path) -> Stored:
     from dvclive.serialize import load_yaml
     from dvclive.utils import parse_metrics
 
-    class Place:
+    class ProcessRank:
         plots_dir, metrics_file = str(folder / "dvclive/plots"), str(folder / "dvclive/metrics.json")
 
-    history, summary = parse_metrics(Place())
+    history, summary = parse_metrics(ProcessRank())
     config = load_yaml(str(folder / "dvclive/params.yaml"))
     found = Stored(None, config["run_name"], summary["status"], set(config["tags"]), dict(config))
     for file, rows in history.items():

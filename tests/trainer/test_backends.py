@@ -77,7 +77,7 @@ def test_names(make_args: Make, caplog: pytest.LogCaptureFixture) -> None:
     assert Trainer(Plain(), make_args(backend="sp-amp"), backend="sp-amp").args.bf16
     with pytest.raises(ValueError, match="keep one"):
         Trainer(Plain(), make_args(backend="sp"), backend="sp-amp")
-    with pytest.raises(ValueError, match="there is no strategy .sp-apex."):
+    with pytest.raises(ValueError, match="there is no strategy"):
         Trainer(Plain(), make_args(), backend="sp-apex")
     Trainer(Plain(), make_args(), backend="ddp")
     assert "it trains alone" in caplog.text

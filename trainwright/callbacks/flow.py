@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainwright.config.arguments import TrainingArguments
-from trainwright.config.cadence import NEVER, Every, Moment
+from trainwright.config.cadence import NEVER, Every, RunProgress
 from trainwright.config.fields import ours
 from trainwright.config.intervals import TOPICS, Topic, cadence, refuse_contradiction
 from trainwright.core.callback import TrainerCallback
@@ -124,8 +124,8 @@ class DefaultFlowCallback(TrainerCallback):
             rhythm.last = now
         return due
 
-    def _moment(self, state: TrainerState, epoch_end: bool = False) -> Moment:
-        return Moment(
+    def _moment(self, state: TrainerState, epoch_end: bool = False) -> RunProgress:
+        return RunProgress(
             step=state.global_step,
             epoch=state.epoch or 0.0,
             evaluations=self._history.read(state) if self._save.every.counts("eval") else 0,
@@ -150,7 +150,7 @@ class _Rhythm:
         self.by_steps = False
         #: Given by our own argument, not by a strategy.
         self.taken_over = False
-        self.last = Moment()
+        self.last = RunProgress()
 
     def read(self, args: TrainingArguments) -> None:
         self.every = cadence(args, self.topic)

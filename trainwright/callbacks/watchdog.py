@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from trainwright.callbacks.signs_of_life import SignsOfLife, Verdict
+from trainwright.callbacks.heartbeats import Heartbeats, Verdict
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.run_directory import run_directory
 from trainwright.core.callback import TrainerCallback
@@ -76,7 +76,7 @@ class WatchdogCallback(TrainerCallback):
         self._before_exit = before_exit
         self.rank, self.world_size = rank, world_size
         #: With several processes: what they say of themselves, and how often.
-        self._signs: SignsOfLife | None = None
+        self._signs: Heartbeats | None = None
         self._sign_seconds = min(max(seconds / 8, 0.05), 5.0 + world_size / 64)
         self._sign_given = 0.0
         self._folder = Path(".")
@@ -97,7 +97,7 @@ class WatchdogCallback(TrainerCallback):
         self._watched_thread = threading.get_ident()
         self._forget_times()
         if self.world_size > 1:
-            self._signs = SignsOfLife(self._folder, self.rank, self.world_size)
+            self._signs = Heartbeats(self._folder, self.rank, self.world_size)
             self._give_sign(0.0)
         self._stop = threading.Event()
         self._watcher = threading.Thread(
@@ -203,7 +203,7 @@ class WatchdogCallback(TrainerCallback):
             frame=frame,
         )
 
-    def _report_together(self, signs: SignsOfLife, silence: float, stop: threading.Event) -> None:
+    def _report_together(self, signs: Heartbeats, silence: float, stop: threading.Event) -> None:
         """Look twice, some signs apart; the first process that lives says what was seen."""
         before = signs.read()
         for _ in range(4):

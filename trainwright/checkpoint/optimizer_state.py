@@ -20,7 +20,7 @@ from trainwright.checkpoint.left_out import LeftOut
 from trainwright.checkpoint.pack import why_unstorable
 from trainwright.checkpoint.states import join_state, split_state
 from trainwright.checkpoint.weights import place_in_memory
-from trainwright.core.spread import is_spread
+from trainwright.core.dtensors import is_dtensor
 
 #: Names of tensors in an optimizer's state that are not of their parameter's type.
 OWN_TYPE = "of_own_type"
@@ -183,7 +183,7 @@ def _shared(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, tensor in tensors.items():
         # Tensors that wrap others have no address of their own.
-        place = place_in_memory(tensor) if is_spread(tensor) or tensor.data_ptr() else None
+        place = place_in_memory(tensor) if is_dtensor(tensor) or tensor.data_ptr() else None
         if place is not None and first.setdefault(place, name) != name:
             found[name] = first[place]
     return found

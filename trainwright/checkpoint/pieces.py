@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trainwright.core.spread import is_spread
+from trainwright.core.dtensors import is_dtensor
 
 
 class Piece(NamedTuple):
@@ -28,7 +28,7 @@ class Piece(NamedTuple):
 
 def piece_of(tensor: Tensor) -> Piece:
     """The part of ``tensor`` that is here; all of it, where it is not spread."""
-    if not is_spread(tensor):
+    if not is_dtensor(tensor):
         return Piece(tensor.detach(), (0,) * tensor.ndim, tuple(tensor.shape))
     shape, offset = _place_of(tensor)
     local = tensor.detach().to_local()  # type: ignore[attr-defined]
@@ -38,7 +38,7 @@ def piece_of(tensor: Tensor) -> Piece:
 
 def is_copy(tensor: Any) -> bool:
     """Whether another process has the same part and comes before this one."""
-    if not is_spread(tensor):
+    if not is_dtensor(tensor):
         return False
     coordinate = tensor.device_mesh.get_coordinate()
     copies = [place for place, kind in zip(coordinate, tensor.placements, strict=True) if kind.is_replicate()]

@@ -38,7 +38,7 @@ from trainwright.checkpoint.durable import (
 from trainwright.checkpoint.identity import RunIdentity
 from trainwright.checkpoint.left_out import LeftOut, in_words
 from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, problems_of, run_of, write_manifest
-from trainwright.checkpoint.together import Together
+from trainwright.checkpoint.writer_group import WriterGroup
 from trainwright.core.events import RunEvents
 from trainwright.core.fsync import force_folder, force_to_disk
 
@@ -52,7 +52,7 @@ _WRITERS = 2
 class Shared(Protocol):
     """One process's part of a checkpoint that several write."""
 
-    together: Together
+    together: WriterGroup
     #: Whether ``fill`` takes all processes: the model is written by somebody else's code.
     fill_by_all: bool
 

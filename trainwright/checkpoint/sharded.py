@@ -20,7 +20,7 @@ from torch import Tensor
 from trainwright.checkpoint.layout import laid_out, stored_strides
 from trainwright.checkpoint.manifest import holds, is_listable
 from trainwright.checkpoint.pieces import like, piece_of, put_in
-from trainwright.core.spread import is_spread
+from trainwright.core.dtensors import is_dtensor
 
 _LETTERS = ".safetensors"
 
@@ -133,7 +133,7 @@ class StoredTensors(Mapping[str, Tensor]):
 
     def spread_like(self, name: str, tensor: Tensor) -> Tensor:
         """A stored tensor as ``tensor`` is: the same part of it, where that one is in parts."""
-        if not is_spread(tensor) or self.shape(name) != tuple(tensor.shape):
+        if not is_dtensor(tensor) or self.shape(name) != tuple(tensor.shape):
             return self[name]
         own = piece_of(tensor)
         part = self.part(name, own.offset, tuple(own.tensor.shape))

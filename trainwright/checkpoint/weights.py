@@ -18,7 +18,7 @@ from trainwright.checkpoint.pieces import cut, piece_of
 from trainwright.checkpoint.sharded import StoredTensors, is_stored
 from trainwright.config.origin import class_if_imported
 from trainwright.config.refused_versions import refuse_unsafe_transformers
-from trainwright.core.spread import is_spread
+from trainwright.core.dtensors import is_dtensor
 
 logger = logging.getLogger("trainwright")
 WEIGHTS = "model.safetensors"
@@ -111,7 +111,7 @@ def _of_transformers(model: Any) -> tuple[dict[str, Tensor], Convert | None] | N
     state = model.state_dict()
     for name in getattr(model, "_keys_to_ignore_on_save", None) or ():
         state.pop(name, None)
-    if any(is_spread(tensor) for tensor in state.values()):
+    if any(is_dtensor(tensor) for tensor in state.values()):
         # transformers looks at memory, of which each process has another part: it is shown stand-ins.
         kept = remove_tied_weights_from_state_dict(_stand_ins(state), model)
         return {name: state[name] for name in kept}, lambda copies: revert_weight_conversion(model, copies)
@@ -156,7 +156,7 @@ def load_weights(model: nn.Module, folder: str | Path) -> None:
     folder = Path(folder)
     if adapter_files(model, folder):
         load_adapters(model, folder)
-    elif any(is_spread(parameter) for parameter in model.parameters()):
+    elif any(is_dtensor(parameter) for parameter in model.parameters()):
         _load_parts(model, folder)
     elif holds(folder, WEIGHTS):
         _load_state(model, load_file(folder / WEIGHTS), folder / WEIGHTS)
@@ -274,7 +274,7 @@ def place_in_memory(tensor: Tensor) -> Any:
     """Where a tensor lives, equal for two names of the same memory; None for what has no memory."""
     if tensor.numel() == 0 or tensor.device.type == "meta":
         return None
-    if is_spread(tensor):
+    if is_dtensor(tensor):
         # This process may have nothing of it, but even that has a storage of its own.
         return tensor.to_local().untyped_storage()._cdata, tuple(tensor.shape)  # type: ignore[attr-defined]
     return tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from trainwright.cli.app import BAD_USAGE, FAILED, INTERRUPTED, app, program
-from trainwright.config.backends import place_from_environment
+from trainwright.config.backends import rank_from_environment
 from trainwright.config.errors import ConfigError
 from trainwright.config.extras import missing_package
 from trainwright.config.registry import import_file
@@ -84,7 +84,7 @@ def _train(loaded: Any, *, fresh: bool) -> None:
     from trainwright.experiment.running import train as train_experiment
 
     done = train_experiment(loaded, fresh=fresh, say=typer.echo)
-    if place_from_environment().rank != 0:
+    if rank_from_environment().rank != 0:
         return
     shown = {name: value for name, value in done.metrics.items() if name.startswith("eval_")}
     for name, value in shown.items():

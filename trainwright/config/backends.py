@@ -21,7 +21,7 @@ BACKENDS = tuple(
 """Every name of ours that ``backend=`` takes; registered strategies take the same endings."""
 
 
-class Place(NamedTuple):
+class ProcessRank(NamedTuple):
     """One process among those of a run."""
 
     rank: int
@@ -29,7 +29,7 @@ class Place(NamedTuple):
     world_size: int
 
 
-ALONE = Place(0, 0, 1)
+ALONE = ProcessRank(0, 0, 1)
 
 
 #: Names of (rank, rank on this machine, number of processes), by launcher: torchrun, and Open MPI.
@@ -39,11 +39,11 @@ _LAUNCHERS = (
 )
 
 
-def place_from_environment(environment: Mapping[str, str] = os.environ) -> Place:
+def rank_from_environment(environment: Mapping[str, str] = os.environ) -> ProcessRank:
     """What the launcher says: torchrun, others that set the same variables, or mpirun.
 
-    >>> place_from_environment({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"})
-    Place(rank=3, local_rank=1, world_size=4)
+    >>> rank_from_environment({"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4"})
+    ProcessRank(rank=3, local_rank=1, world_size=4)
     """
     for names in _LAUNCHERS:
         size = environment.get(names[2], "")
@@ -55,7 +55,7 @@ def place_from_environment(environment: Mapping[str, str] = os.environ) -> Place
                 f"{names[2]}={size}, but {', '.join(missing)} not set: start the script with "
                 f"`torchrun --nproc-per-node=N script.py`, or unset {names[2]} for one process."
             )
-        return Place(*(int(environment[name]) for name in names))
+        return ProcessRank(*(int(environment[name]) for name in names))
     return ALONE
 
 
@@ -77,7 +77,7 @@ def derive_backend(args: AllFields, supports_bf16: Callable[[], bool]) -> None:
 
     ``supports_bf16()`` is asked only for ``-amp``, which means bf16 where the device computes it and fp16 elsewhere.
     """
-    place = place_from_environment()
+    place = rank_from_environment()
     if args.backend is None:
         return
     way, precision = split_name(args.backend)

@@ -31,7 +31,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class RunProgress:
     """A point in a run at which one may ask whether something is due."""
 
     step: int = 0
@@ -69,7 +69,7 @@ class Interval:
         # Rounded up, as Hugging Face resolves logging_steps=0.1.
         return max(1, math.ceil(max_steps * float(self.amount / 100))) if self.unit == "%" else None
 
-    def due(self, now: Moment, last: Moment) -> bool:
+    def due(self, now: RunProgress, last: RunProgress) -> bool:
         """Whether the interval ends at ``now``, the last time having been ``last``."""
         steps = self.step_interval(now.max_steps)
         if steps is not None:
@@ -81,7 +81,7 @@ class Interval:
             return now.evaluations // int(amount) > last.evaluations // int(amount)
         return now.seconds - last.seconds >= amount * _SECONDS[self.unit]
 
-    def _epochs_due(self, now: Moment, last: Moment, amount: float) -> bool:
+    def _epochs_due(self, now: RunProgress, last: RunProgress, amount: float) -> bool:
         whole = amount == int(amount)
         if whole and not now.epoch_end:
             return False
@@ -98,10 +98,10 @@ class Every:
     >>> every = Every.parse("1k steps or 0.5 epochs")
     >>> str(every)
     '1000 steps or 0.5 epochs'
-    >>> begin = Moment(max_steps=5000)
-    >>> every.due(Moment(step=999, epoch=0.4, max_steps=5000), begin)
+    >>> begin = RunProgress(max_steps=5000)
+    >>> every.due(RunProgress(step=999, epoch=0.4, max_steps=5000), begin)
     False
-    >>> every.due(Moment(step=1000, epoch=0.4, max_steps=5000), begin)
+    >>> every.due(RunProgress(step=1000, epoch=0.4, max_steps=5000), begin)
     True
     """
 
@@ -140,7 +140,7 @@ class Every:
                 return "epoch", None
         return "steps", None
 
-    def due(self, now: Moment, last: Moment) -> bool:
+    def due(self, now: RunProgress, last: RunProgress) -> bool:
         """Whether it is time at ``now``; ``last`` is when it was done last, or the beginning of training."""
         return any(part.due(now, last) for part in self.parts)
 

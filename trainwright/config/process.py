@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from trainwright.config.backends import place_from_environment
+from trainwright.config.backends import rank_from_environment
 from trainwright.config.enums import ParallelMode
 from trainwright.config.fields import AllFields, ours
 from trainwright.config.fields.logs import LOG_LEVELS
@@ -53,7 +53,7 @@ class ProcessView(AllFields):
     @property
     def world_size(self) -> int:
         """Processes in the run."""
-        return place_from_environment().world_size
+        return rank_from_environment().world_size
 
     @property
     def data_processes(self) -> int:
@@ -63,12 +63,12 @@ class ProcessView(AllFields):
     @property
     def process_index(self) -> int:
         """Rank in the run."""
-        return place_from_environment().rank
+        return rank_from_environment().rank
 
     @property
     def local_process_index(self) -> int:
         """Rank on this machine."""
-        return place_from_environment().local_rank
+        return rank_from_environment().local_rank
 
     @property
     def should_log(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from trainwright.config.backends import ALONE, Place
+from trainwright.config.backends import ALONE, ProcessRank
 from trainwright.core.filler import Filler
 from trainwright.data.loader import Loader
 from trainwright.data.order import set_epoch_of
@@ -23,7 +23,7 @@ from trainwright.data.position import (
     starts_by_index,
     units_in_epoch,
 )
-from trainwright.data.reading import StreamPlace, StreamReader, of_process
+from trainwright.data.stream_reader import StreamPlace, StreamReader, of_process
 
 logger = logging.getLogger("trainwright")
 
@@ -73,7 +73,7 @@ class TrainFeed:
         draw: Draw = take,
         seed: int = 0,
         poll: Callable[[], None] | None = None,
-        process: Place = ALONE,
+        process: ProcessRank = ALONE,
         agree: Callable[[bool], bool] | None = None,
     ) -> None:
         self.loader = loader

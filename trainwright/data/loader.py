@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from trainwright.config.arguments import TrainingArguments
-from trainwright.config.backends import Place
+from trainwright.config.backends import ProcessRank
 from trainwright.config.fields import ours
 from trainwright.data.batches import FixedBatches, ResumableBatches, TokenBudgetBatches
 from trainwright.data.columns import DropColumnsCollator
@@ -109,7 +109,7 @@ class Loader(DataLoader[Any]):
         """How processes share a stream; None where there is one process, or the dataset has an index."""
         return None if self._share is None else self._share.split
 
-    def share_stream(self, place: Place, *, is_training: bool) -> None:
+    def share_stream(self, place: ProcessRank, *, is_training: bool) -> None:
         """Let this process have its part of the stream only."""
         source = self.stream_source
         share = share_of(source, place, is_training=is_training)

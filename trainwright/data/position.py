@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from trainwright.data.batches import FixedBatches, ReplayedBatches, ResumableBatches
+from trainwright.data.exact_json import tensor_bytes
 from trainwright.data.loader import Loader, has_length
 from trainwright.data.order import LengthGroupedOrder, SeededOrder
-from trainwright.data.plain import tensor_bytes
 from trainwright.data.sharded_batches import ShardedBatches
 from trainwright.data.sharding import ShardedOrder
 from trainwright.data.stream_sharing import EveryNth

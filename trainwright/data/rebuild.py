@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
-from trainwright.config.backends import Place
+from trainwright.config.backends import ProcessRank
 from trainwright.data.batches import FixedBatches, ReplayedBatches, ResumableBatches
 from trainwright.data.loader import Loader
 from trainwright.data.order import seeded
@@ -71,7 +71,7 @@ def _resumable(batch_sampler: Any, seed: int) -> ResumableBatches | None:
     return ReplayedBatches(batch_sampler, seed) if isinstance(batch_sampler, Sized) else None
 
 
-def shared_training(loader: Any, place: Place, accumulation: int) -> Any:
+def shared_training(loader: Any, place: ProcessRank, accumulation: int) -> Any:
     """``loader`` with this process's part of every batch; the loader of one process is left as it is.
 
     Where batches have a fixed size, each process has neighbours of every step's samples; other batches, and those of a
@@ -98,7 +98,7 @@ def shared_training(loader: Any, place: Place, accumulation: int) -> Any:
     return loader
 
 
-def shared_evaluation(loader: Any, place: Place, seed: int) -> Any:
+def shared_evaluation(loader: Any, place: ProcessRank, seed: int) -> Any:
     """``loader`` with this process's part of the data; the loader of one process is left as it is."""
     if place.world_size == 1 or is_shared(loader):
         return loader
@@ -128,7 +128,7 @@ def is_shared(loader: Any) -> bool:
     return is_sharded(getattr(batches, "sampler", getattr(loader, "sampler", None))) or splits_itself(loader)
 
 
-def sharing_of(loader: Any, place: Place) -> Sharing:
+def sharing_of(loader: Any, place: ProcessRank) -> Sharing:
     """What processes with loaders such as ``loader`` take turns with."""
     if place.world_size == 1:
         return None
@@ -138,11 +138,11 @@ def sharing_of(loader: Any, place: Place) -> Sharing:
     return "batches" if is_by_batch else None
 
 
-def _numbers(place: Place) -> tuple[int, int]:
+def _numbers(place: ProcessRank) -> tuple[int, int]:
     return place.rank, place.world_size
 
 
-def _every_nth(loader: Any, place: Place, *, is_training: bool) -> EveryNth:
+def _every_nth(loader: Any, place: ProcessRank, *, is_training: bool) -> EveryNth:
     logger.warning(
         "Each of %d processes reads all batches of %s and takes every %d-th. If it gives each process its own part "
         "already, set splits_by_process = True on it.",

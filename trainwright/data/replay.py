@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from trainwright.config.origin import library_of
-from trainwright.data.twins import twin
+from trainwright.data.sampler_copies import twin
 from trainwright.randomness import generators
 from trainwright.randomness.own_generators import OwnGenerators
 

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 
 from trainwright.core.filler import Filler
+from trainwright.data.exact_json import from_plain, to_plain
 from trainwright.data.order import mixed_seed
-from trainwright.data.plain import from_plain, to_plain
 from trainwright.data.sharding import FillerIndices
 from trainwright.randomness.global_generators import GeneratorStates, HostStates
 from trainwright.randomness.own_generators import OwnGenerators, States, look

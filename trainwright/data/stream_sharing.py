@@ -19,7 +19,7 @@ import torch.utils.data._utils as torch_internals
 from torch.utils.data import IterableDataset, IterDataPipe, get_worker_info
 from torch.utils.data.graph import traverse_dps
 
-from trainwright.config.backends import Place
+from trainwright.config.backends import ProcessRank
 from trainwright.core.filler import Filler
 from trainwright.data.iterables import is_hugging_face_stream
 from trainwright.data.order import mixed_seed
@@ -31,7 +31,7 @@ Split = Literal["stride", "itself"]
 class StreamShare(NamedTuple):
     """One process's part of a stream."""
 
-    place: Place
+    place: ProcessRank
     #: "stride": every process reads all of it; "itself": what it iterates is its part already.
     split: Split
     #: Whether a process without a sample in a round is given a filler.
@@ -40,7 +40,7 @@ class StreamShare(NamedTuple):
     part: Any = None
 
 
-def share_of(source: Any, place: Place, *, is_training: bool) -> StreamShare:
+def share_of(source: Any, place: ProcessRank, *, is_training: bool) -> StreamShare:
     """How ``source`` is shared out."""
     if splits_itself(source):
         return StreamShare(place, "itself", is_training)
@@ -168,7 +168,7 @@ class EveryNth:
 
     split: Split = "stride"
 
-    def __init__(self, loader: Any, place: Place, *, fills: bool) -> None:
+    def __init__(self, loader: Any, place: ProcessRank, *, fills: bool) -> None:
         self.loader, self._place, self._fills = loader, place, fills
 
     def __getattr__(self, name: str) -> Any:

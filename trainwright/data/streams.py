@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from trainwright.config.origin import class_if_imported
+from trainwright.data.exact_json import from_plain, to_plain
 from trainwright.data.loader import Loader
-from trainwright.data.plain import from_plain, to_plain
 from trainwright.data.seeding import StreamRandom
 
 logger = logging.getLogger("trainwright")

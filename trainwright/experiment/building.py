@@ -13,7 +13,7 @@ from trainwright.callbacks.progress import ProgressCallback
 from trainwright.callbacks.run_directory import RunDirectoryCallback
 from trainwright.checkpoint.manifest import holds, only_listed
 from trainwright.config.arguments import TrainingArguments
-from trainwright.config.backends import place_from_environment
+from trainwright.config.backends import rank_from_environment
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded, arguments_of
 from trainwright.config.options import fitting_options
@@ -101,7 +101,7 @@ def build(loaded: Loaded, *, facts: dict[str, Any] | None = None, **more: Any) -
     if loaded.experiment.data.train is None:
         raise ConfigError(f"{loaded.where(('data', 'train'))}: data.train is missing: what should it learn from?")
     task, args = arguments_for(loaded, **more)
-    for line in unused_keys(loaded, task) if place_from_environment().rank == 0 else []:
+    for line in unused_keys(loaded, task) if rank_from_environment().rank == 0 else []:
         logging.getLogger("trainwright").warning(line)
     # Before the model is made: its first weights are part of what a seed gives.
     set_seed(args.seed)

@@ -13,7 +13,7 @@ from typing import Any
 
 from trainwright.checkpoint.directory import list_checkpoints, newest_good
 from trainwright.checkpoint.durable import rename_to_first_free
-from trainwright.config.backends import place_from_environment
+from trainwright.config.backends import rank_from_environment
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded, load_experiment
 from trainwright.config.origin import OURS, library_running
@@ -55,7 +55,7 @@ class Trained:
 def train(loaded: Loaded, *, fresh: bool = False, say: Say = print) -> Trained:
     """Train, or go on where the last run of the same experiment stopped."""
     folder = run_folder(loaded)
-    place = place_from_environment()
+    place = rank_from_environment()
     is_first = place.rank == 0
     if fresh:
         if place.world_size > 1:

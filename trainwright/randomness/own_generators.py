@@ -18,7 +18,7 @@ import numpy as np
 
 from trainwright.config.origin import library_of
 from trainwright.randomness import generators
-from trainwright.randomness.holding import (
+from trainwright.randomness.introspection import (
     CONTAINERS,
     asks_the_clock,
     asks_the_system,

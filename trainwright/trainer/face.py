@@ -26,7 +26,7 @@ from trainwright.training.run import TrainingRun
 from trainwright.training.setup import Setup
 
 
-class Of:
+class FromSetup:
     """An attribute of the Trainer that is a field of its setup."""
 
     def __init__(self, name: str | None = None) -> None:
@@ -51,38 +51,38 @@ class Face:
     #: The training that is going on, or the last one.
     _run: TrainingRun | None = None
 
-    model: nn.Module = Of()  # type: ignore[assignment]
-    model_wrapped: nn.Module = Of()  # type: ignore[assignment]
-    model_init: Callable[..., nn.Module] | None = Of()  # type: ignore[assignment]
-    processing_class: Any = Of()
-    data_collator: Callable[[list[Any]], Any] = Of()  # type: ignore[assignment]
-    train_dataset: Any = Of()
-    eval_dataset: Any = Of()
-    compute_metrics: Any = Of()
-    compute_loss_func: Callable[..., Tensor] | None = Of()  # type: ignore[assignment]
-    preprocess_logits_for_metrics: Callable[..., Any] | None = Of()  # type: ignore[assignment]
-    optimizer: Any = Of()
-    lr_scheduler: Any = Of()
-    optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None = Of()  # type: ignore[assignment]
-    is_in_train: bool = Of()  # type: ignore[assignment]
-    state: TrainerState = Of()  # type: ignore[assignment]
-    control: TrainerControl = Of()  # type: ignore[assignment]
-    callback_handler: CallbackHandler = Of("callbacks")  # type: ignore[assignment]
-    engine: Engine = Of()  # type: ignore[assignment]
-    place_model_on_device: bool = Of()  # type: ignore[assignment]
-    label_names: list[str] = Of()  # type: ignore[assignment]
-    can_return_loss: bool = Of()  # type: ignore[assignment]
-    label_smoother: float | None = Of()  # type: ignore[assignment]
-    model_accepts_loss_kwargs: bool = Of()  # type: ignore[assignment]
-    current_gradient_accumulation_steps: int = Of()  # type: ignore[assignment]
-    current_flos: float = Of()  # type: ignore[assignment]
-    modifiers: list[Modifier] = Of()  # type: ignore[assignment]
-    recipe: Any = Of()
-    teacher: Any = Of()
-    metadata_args: list[str] | None = Of()  # type: ignore[assignment]
-    hub_model_id: str | None = Of()  # type: ignore[assignment]
-    hp_name: Callable[[Any], str] | None = Of()  # type: ignore[assignment]
-    hp_search_backend: str | None = Of()  # type: ignore[assignment]
+    model: nn.Module = FromSetup()  # type: ignore[assignment]
+    model_wrapped: nn.Module = FromSetup()  # type: ignore[assignment]
+    model_init: Callable[..., nn.Module] | None = FromSetup()  # type: ignore[assignment]
+    processing_class: Any = FromSetup()
+    data_collator: Callable[[list[Any]], Any] = FromSetup()  # type: ignore[assignment]
+    train_dataset: Any = FromSetup()
+    eval_dataset: Any = FromSetup()
+    compute_metrics: Any = FromSetup()
+    compute_loss_func: Callable[..., Tensor] | None = FromSetup()  # type: ignore[assignment]
+    preprocess_logits_for_metrics: Callable[..., Any] | None = FromSetup()  # type: ignore[assignment]
+    optimizer: Any = FromSetup()
+    lr_scheduler: Any = FromSetup()
+    optimizer_cls_and_kwargs: tuple[Any, dict[str, Any]] | None = FromSetup()  # type: ignore[assignment]
+    is_in_train: bool = FromSetup()  # type: ignore[assignment]
+    state: TrainerState = FromSetup()  # type: ignore[assignment]
+    control: TrainerControl = FromSetup()  # type: ignore[assignment]
+    callback_handler: CallbackHandler = FromSetup("callbacks")  # type: ignore[assignment]
+    engine: Engine = FromSetup()  # type: ignore[assignment]
+    place_model_on_device: bool = FromSetup()  # type: ignore[assignment]
+    label_names: list[str] = FromSetup()  # type: ignore[assignment]
+    can_return_loss: bool = FromSetup()  # type: ignore[assignment]
+    label_smoother: float | None = FromSetup()  # type: ignore[assignment]
+    model_accepts_loss_kwargs: bool = FromSetup()  # type: ignore[assignment]
+    current_gradient_accumulation_steps: int = FromSetup()  # type: ignore[assignment]
+    current_flos: float = FromSetup()  # type: ignore[assignment]
+    modifiers: list[Modifier] = FromSetup()  # type: ignore[assignment]
+    recipe: Any = FromSetup()
+    teacher: Any = FromSetup()
+    metadata_args: list[str] | None = FromSetup()  # type: ignore[assignment]
+    hub_model_id: str | None = FromSetup()  # type: ignore[assignment]
+    hp_name: Callable[[Any], str] | None = FromSetup()  # type: ignore[assignment]
+    hp_search_backend: str | None = FromSetup()  # type: ignore[assignment]
     #: Scripts and subclasses ask.
     is_model_parallel = is_fsdp_enabled = is_deepspeed_enabled = False
 

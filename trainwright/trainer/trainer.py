@@ -30,7 +30,7 @@ from trainwright.trainer.notes import set_up_notes
 from trainwright.trainer.search import default_objective, default_space, search_hyperparameters
 from trainwright.trainer.start_up import leaves_at_once
 from trainwright.training import evaluation
-from trainwright.training.checkpointer import handing_over
+from trainwright.training.checkpointer import delivery_to
 from trainwright.training.construction import (
     choose_backend,
     choose_collator,
@@ -113,7 +113,7 @@ class Trainer(Methods):
         setup.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         setup.own_optimizer, setup.own_scheduler = setup.optimizer is None, setup.lr_scheduler is None
         refuse_contradictions(setup)
-        setup.checkpointer = handing_over(given, checkpointer)
+        setup.checkpointer = delivery_to(given, checkpointer)
         warn_of_unused_overrides(setup)
         setup.memory = MemoryReport(not given.skip_memory_metrics)
         setup.memory.start("init")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from trainwright.core.dtensors import whole
 from trainwright.core.run import Rewind, Stopped
-from trainwright.core.spread import whole
 from trainwright.training.finish import finish
 from trainwright.training.memory import micro_batch_size, step_was_redone
 from trainwright.training.random_state import random_now, restore_random_state

@@ -21,7 +21,7 @@ from trainwright.training.recipe import final_epoch, follow_recipe
 from trainwright.training.resume import continue_from
 from trainwright.training.run import TrainingRun
 from trainwright.training.save import may_save_unasked
-from trainwright.training.setup import data_place
+from trainwright.training.setup import data_rank
 from trainwright.training.signatures import accepted_keywords
 from trainwright.training.step import draw_batches
 from trainwright.training.stop import agree_on_the_time, flags_for_others, hear_others, leave_if_asked
@@ -94,7 +94,7 @@ def _new_feed(run: TrainingRun) -> TrainFeed:
         steps_if_unsized=plan.max_steps,
         draw=partial(draw_batches, setup) if is_overridden(setup.hooks(), "get_batch_samples") else take,
         poll=partial(leave_if_asked, run),
-        process=data_place(setup),
+        process=data_rank(setup),
         agree=lambda has_more: bool(setup.backend.sum(int(has_more))),
     )
 

@@ -28,7 +28,7 @@ from trainwright.checkpoint.weights import (
 from trainwright.engines.torch.optim import not_held
 from trainwright.engines.torch.samples import sample
 from trainwright.engines.torch.targets import unwrap
-from trainwright.training.checkpoint_texts import Moment, arguments_text, callback_tensors, state_text, training_text
+from trainwright.training.checkpoint_texts import Snapshot, arguments_text, callback_tensors, state_text, training_text
 from trainwright.training.hooks import is_ours, is_users_own
 from trainwright.training.optimizers import optimizer_parameter_names
 from trainwright.training.recipe_folder import STATE, state_file
@@ -56,12 +56,12 @@ class Capture:
         self._processor_files: dict[str, bytes] | None = None
         self._turn = 0
 
-    def job(self, run: TrainingRun, target: Path, moment: Moment | None) -> SaveJob:
-        """Everything of ``run`` at ``moment`` (None for a checkpoint of the model alone)."""
+    def job(self, run: TrainingRun, target: Path, snapshot: Snapshot | None) -> SaveJob:
+        """Everything of ``run`` at ``snapshot`` (None for a checkpoint of the model alone)."""
         setup = run.setup
         left_out = LeftOut()
         model = _model_tensors(setup)
-        parts, texts, files = self._contents(run, model, moment, left_out)
+        parts, texts, files = self._contents(run, model, snapshot, left_out)
         convert = _forgiving(model[1], left_out) if model is not None else None
         job = SaveJob(
             target=target,
@@ -80,7 +80,7 @@ class Capture:
         packs = {name: self._pack(name, tensors) for name, tensors in parts.items()}
         for name, pack in packs.items():
             files[name] = _reader(pack, convert if name == WEIGHTS else None)
-        too_for_transformers = moment is not None and setup.args.checkpoint_format == "hf"
+        too_for_transformers = snapshot is not None and setup.args.checkpoint_format == "hf"
         job.size = sum(pack.size for pack in packs.values()) + (packs[OPTIMIZER].size if too_for_transformers else 0)
         job.copy = self._copier(run, packs, parts)
         if too_for_transformers:
@@ -92,29 +92,29 @@ class Capture:
         self,
         run: TrainingRun,
         model: tuple[dict[str, Tensor], Convert | None] | None,
-        moment: Moment | None,
+        snapshot: Snapshot | None,
         left_out: LeftOut,
     ) -> tuple[dict[str, dict[str, Tensor]], dict[str, Callable[[], str]], dict[str, Callable[[], list[Chunk]]]]:
         """Large tensors by file, texts, and files that are small enough to be made at once."""
         setup = run.setup
         parts: dict[str, dict[str, Tensor]] = {}
         if model is not None:
-            parts[WEIGHTS] = _with_buffers(model[0], moment)
+            parts[WEIGHTS] = _with_buffers(model[0], snapshot)
         texts: dict[str, Callable[[], str]] = {}
         if (arguments := left_out.attempt("config.yaml", lambda: arguments_text(setup.given_args), None)) is not None:
             texts["config.yaml"] = arguments
         if (recipe := setup.hooks().recipe_text()) is not None:
             texts["recipe.yaml"] = lambda: recipe
         files: dict[str, Callable[[], list[Chunk]]] = {}
-        texts["trainer_state.json"] = state_text(setup, moment, left_out)
-        if moment is not None:
+        texts["trainer_state.json"] = state_text(setup, snapshot, left_out)
+        if snapshot is not None:
             parts[OPTIMIZER], optimizer = _optimizer_state(setup, left_out)
-            parts[OPTIMIZER] |= {f"state.{name}.{IN_TRAINING}": t for name, t in moment.in_training.items()}
+            parts[OPTIMIZER] |= {f"state.{name}.{IN_TRAINING}": t for name, t in snapshot.in_training.items()}
             tensors, values = callback_tensors(setup.callbacks.callbacks, left_out)
             if tensors:
                 parts[CALLBACKS] = tensors
-            files[RANDOM] = _constant_chunks({name: tensor.cpu() for name, tensor in moment.random[0].items()})
-            texts[TRAINING] = training_text(run, moment, optimizer, values, left_out)
+            files[RANDOM] = _constant_chunks({name: tensor.cpu() for name, tensor in snapshot.random[0].items()})
+            texts[TRAINING] = training_text(run, snapshot, optimizer, values, left_out)
         else:
             files |= _recipe_state(setup.modifiers)
         return parts, texts, files
@@ -247,8 +247,8 @@ def _optimizer_state(setup: Setup, left_out: LeftOut) -> tuple[dict[str, Tensor]
     return tensors, {**values, OWN_TYPE: of_own_type(tensors, dict(zip(names, parameters, strict=True)))}
 
 
-def _with_buffers(tensors: dict[str, Tensor], moment: Moment | None) -> dict[str, Tensor]:
-    earlier = moment.buffers if moment is not None else {}
+def _with_buffers(tensors: dict[str, Tensor], snapshot: Snapshot | None) -> dict[str, Tensor]:
+    earlier = snapshot.buffers if snapshot is not None else {}
     return tensors | {name: tensor for name, tensor in earlier.items() if name in tensors}
 
 

@@ -27,7 +27,7 @@ _ENCODED = "$values"
 
 
 @dataclasses.dataclass(frozen=True)
-class Moment:
+class Snapshot:
     """The parts of a run that are not in its weights: they may be those of the last boundary instead of now."""
 
     random: tuple[dict[str, Tensor], dict[str, Any]]
@@ -57,7 +57,7 @@ def arguments_text(args: TrainingArguments) -> Callable[[], str]:
 
 
 def training_text(
-    run: TrainingRun, moment: Moment, optimizer: dict[str, Any], callbacks: dict[str, Any], left_out: LeftOut
+    run: TrainingRun, snapshot: Snapshot, optimizer: dict[str, Any], callbacks: dict[str, Any], left_out: LeftOut
 ) -> Callable[[], str]:
     setup = run.setup
     engine = setup.engine
@@ -77,12 +77,12 @@ def training_text(
             "scheduler": schedule,
             SCHEDULE_MORE: exact_schedule,
             "scaler": scaler.state_dict() if scaler is not None else None,
-            "random": moment.random[1],
-            "data": moment.position,
+            "random": snapshot.random[1],
+            "data": snapshot.position,
             "callbacks": callbacks,
             "parameters": parameters,
             "imported_from": run.imported_from,
-            "was_ending": moment.was_ending,
+            "was_ending": snapshot.was_ending,
             "tools": tool_names(setup),
             "processes": setup.backend.world_size,
             "micro_batch": run.micro.state_dict() if run.micro.automatic else None,
@@ -129,7 +129,7 @@ def _parameter_names(setup: Setup) -> dict[str, Any]:
     }
 
 
-def state_text(setup: Setup, moment: Moment | None, left_out: LeftOut) -> Callable[[], str]:
+def state_text(setup: Setup, snapshot: Snapshot | None, left_out: LeftOut) -> Callable[[], str]:
     """``trainer_state.json``; entries of the log are never changed once made, so a copy of the list will do."""
     state = setup.state
 
@@ -140,7 +140,7 @@ def state_text(setup: Setup, moment: Moment | None, left_out: LeftOut) -> Callab
 
     stateful = callback_states([*setup.callbacks.callbacks, setup.control], read)
     state.stateful_callbacks = stateful
-    counts = moment.counts if moment is not None else None
+    counts = snapshot.counts if snapshot is not None else None
     tokens, operations = counts or (state.num_input_tokens_seen, state.total_flos + setup.current_flos)
     frozen = dataclasses.replace(
         state,

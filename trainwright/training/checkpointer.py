@@ -31,7 +31,7 @@ from trainwright.core.checkpointer import Checkpoint, Checkpointer
 STATE = "trainer_state.json"
 
 
-class HandingOver:
+class CheckpointDelivery:
     """A checkpointer, and the scratch place in which its checkpoints are built and read."""
 
     def __init__(self, checkpointer: Checkpointer) -> None:
@@ -83,12 +83,12 @@ class HandingOver:
                 self._scratch = None
 
 
-def handing_over(args: TrainingArguments, checkpointer: Checkpointer | None) -> HandingOver | None:
+def delivery_to(args: TrainingArguments, checkpointer: Checkpointer | None) -> CheckpointDelivery | None:
     """What takes checkpoints elsewhere; None where they go to the run directory."""
     if checkpointer is None:
         return None
     refuse_with_checkpointer(args)
-    return HandingOver(checkpointer)
+    return CheckpointDelivery(checkpointer)
 
 
 def refuse_with_checkpointer(args: TrainingArguments) -> None:

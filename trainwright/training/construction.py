@@ -16,7 +16,7 @@ from trainwright.callbacks.progress import PrinterCallback, ProgressCallback
 from trainwright.callbacks.run_directory import RunDirectoryCallback
 from trainwright.callbacks.tracking import TrackerCallback
 from trainwright.config.arguments import TrainingArguments
-from trainwright.config.backends import BACKENDS, place_from_environment
+from trainwright.config.backends import BACKENDS, rank_from_environment
 from trainwright.config.derive import FOREIGN_TRACKERS
 from trainwright.config.enums import IntervalStrategy
 from trainwright.config.fields import ours
@@ -91,7 +91,7 @@ def with_backend(args: TrainingArguments, given: Any) -> Any:
 
 def choose_backend(args: TrainingArguments, given: Any) -> Any:
     """The object that ``backend=`` names, or the one that was given."""
-    place = place_from_environment()
+    place = rank_from_environment()
     if given is None or isinstance(given, str):
         if place.world_size == 1 and places_model(args):
             return DistributedProcesses(*place, communication=args.ddp_backend)

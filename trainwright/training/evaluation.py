@@ -26,7 +26,7 @@ from trainwright.loop.evaluate import EvaluationPlan, is_streaming_metric
 from trainwright.loop.evaluate import evaluate as run_plan
 from trainwright.training.modules import attach_module, data_of_module, use_own_eval_data
 from trainwright.training.outputs import mean_of, parts_of, predictions_in
-from trainwright.training.setup import Setup, data_place, require_model
+from trainwright.training.setup import Setup, data_rank, require_model
 from trainwright.training.step import call_compute_loss, call_model, running_module
 from trainwright.training.stop import leave_if_asked
 
@@ -165,7 +165,7 @@ def evaluation_loop(
     loss_only = setup.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
     model = evaluation_model(setup)
     setup.backend.start(setup.given_args)
-    dataloader = shared_evaluation(dataloader, data_place(setup), data_seed(setup.args))
+    dataloader = shared_evaluation(dataloader, data_rank(setup), data_seed(setup.args))
     setup.callbacks.references["eval_dataloader"] = dataloader
     if is_streaming_metric(setup.compute_metrics) and hasattr(setup.compute_metrics, "to"):
         setup.compute_metrics.to(setup.args.device)
@@ -192,7 +192,7 @@ def evaluation_loop(
         # Processes that run in step cannot cut a batch each as it likes.
         micro=MicroBatching(automatic=setup.args.micro_batch == "auto" and not setup.engine.runs_in_step),
         cut=setup.hooks().split_batch,
-        sharing=sharing_of(dataloader, data_place(setup)),
+        sharing=sharing_of(dataloader, data_rank(setup)),
         metric_syncs=setup.engine.weights.layout.copies == 1 and adds_up_over_processes(setup.compute_metrics),
         unsynced=lambda: without_sync(setup.compute_metrics),
         idle=lambda batch: keep_in_step(setup, step, batch, dataloader),

@@ -14,10 +14,10 @@ from trainwright.checkpoint.directory import checkpoint_path
 from trainwright.checkpoint.durable import discard
 from trainwright.core.errors import NotSavedError
 from trainwright.core.results import speed_metrics
-from trainwright.training.checkpoint_texts import Moment
+from trainwright.training.checkpoint_texts import Snapshot
 from trainwright.training.random_state import random_now
 from trainwright.training.run import TrainingRun
-from trainwright.training.save import checkpoint_home, hand_over_the_end, save_has_failed, write_moment
+from trainwright.training.save import checkpoint_home, hand_over_the_end, save_has_failed, write_snapshot
 from trainwright.training.save_model import run_folder, takes_all_to_save
 from trainwright.training.setup import Setup
 
@@ -55,7 +55,7 @@ def make_up_for_failed_save(run: TrainingRun) -> None:
         return
     for pause in LAST_ATTEMPTS:
         time.sleep(pause)
-        write_moment(run, Moment(random_now(setup), run.feed.position()), background=False)
+        write_snapshot(run, Snapshot(random_now(setup), run.feed.position()), background=False)
         if not save_has_failed(run):
             run.events.record("saved_late", "The last checkpoint could be saved after all.", level=logging.INFO)
             return

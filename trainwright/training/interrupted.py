@@ -12,7 +12,7 @@ from torch import Tensor
 from trainwright.checkpoint.directory import checkpoint_path
 from trainwright.core.run import Phase
 from trainwright.engines.torch.randomness import RandomState
-from trainwright.training.checkpoint_texts import Moment
+from trainwright.training.checkpoint_texts import Snapshot
 from trainwright.training.optimizers import optimizer_parameter_names
 from trainwright.training.random_state import random_now
 from trainwright.training.run import TrainingRun
@@ -21,8 +21,8 @@ from trainwright.training.save import (
     checkpoint_home,
     claim_run_directory,
     may_save_unasked,
-    moment_key,
-    write_moment,
+    snapshot_key,
+    write_snapshot,
 )
 from trainwright.training.setup import Setup
 
@@ -45,25 +45,25 @@ def save_where_it_stands(
     target = checkpoint_path(checkpoint_home(setup), setup.state.global_step)
     # What a checkpointer was given has a name here but no path.
     shown = target if setup.checkpointer is None else Path(target.name)
-    is_there = run.saved_moment == moment_key(run) and run.saver.last_saved == target
+    is_there = run.saved_snapshot == snapshot_key(run) and run.saver.last_saved == target
     if setup.engine.weights.layout.gathered_to_save:
         # The first process writes, so it knows; the others must come if it wants to.
         is_there = setup.backend.gather(is_there)[0]
     if is_there:
         return shown
-    moment = last_boundary(run)
+    snapshot = last_boundary(run)
     if run.phase is Phase.STEP:
         setup.engine.boundary.roll_back()
         setup.engine.weights.recover()
         setup.engine.clear_gradients()
     setup.engine.weights.settle()
     ends = setup.control.should_training_stop and setup.state.global_step < setup.state.max_steps
-    moment = dataclasses.replace(moment, in_training=rested_weights(setup), was_ending=ends)
+    snapshot = dataclasses.replace(snapshot, in_training=rested_weights(setup), was_ending=ends)
     if random is not None:
-        moment = dataclasses.replace(moment, random=random)
+        snapshot = dataclasses.replace(snapshot, random=random)
     if position is not None and run.phase is not Phase.STEP:
-        moment = dataclasses.replace(moment, position=position)
-    write_moment(run, moment, background=False)
+        snapshot = dataclasses.replace(snapshot, position=position)
+    write_snapshot(run, snapshot, background=False)
     return shown if run.saver.last_saved == target else None
 
 
@@ -83,21 +83,21 @@ def rested_weights(setup: Setup) -> dict[str, Tensor]:
     return {name: old for name, old, now in named if not torch.equal(old, now)}
 
 
-def last_boundary(run: TrainingRun) -> Moment:
+def last_boundary(run: TrainingRun) -> Snapshot:
     setup = run.setup
     boundary = setup.engine.boundary
     if run.phase is Phase.STEP:
         before = run.counts_before
-        return Moment(
+        return Snapshot(
             boundary.random_state(),
             run.feed.position(before_last_group=True),
             boundary.buffers(),
             before[1:] if before is not None and before[0] == setup.state.global_step else None,
         )
     if run.resumed_random is not None:
-        return Moment(run.resumed_random, run.feed.position())
+        return Snapshot(run.resumed_random, run.feed.position())
     was_drawn_from = run.phase in (Phase.EVALUATION, Phase.FETCH)
-    return Moment(boundary.random_state() if was_drawn_from else random_now(setup), run.feed.position())
+    return Snapshot(boundary.random_state() if was_drawn_from else random_now(setup), run.feed.position())
 
 
 def save_last_boundary_aside(run: TrainingRun, why: str) -> None:

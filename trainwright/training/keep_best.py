@@ -13,7 +13,7 @@ from torch import nn
 from trainwright.checkpoint.left_out import in_words
 from trainwright.checkpoint.models import ModelFolder
 from trainwright.config.arguments import TrainingArguments
-from trainwright.config.cadence import Every, Moment
+from trainwright.config.cadence import Every, RunProgress
 from trainwright.config.registry import suggestion
 from trainwright.config.run_directory import run_directory
 from trainwright.core.callback import TrainerCallback
@@ -89,7 +89,7 @@ class KeepBest(TrainerCallback, ExportableState):
         self._found: dict[str, float] = {}
         self._found_at = -1
         self._losses_before: tuple[float, int] = (0.0, 0)
-        self._last = Moment()
+        self._last = RunProgress()
         self._is_training = False
 
     @property
@@ -190,7 +190,9 @@ class KeepBest(TrainerCallback, ExportableState):
                 ", ".join(found) or "nothing",
             )
 
-    def _judge_if_due(self, now: Moment, state: TrainerState, control: TrainerControl, kwargs: dict[str, Any]) -> None:
+    def _judge_if_due(
+        self, now: RunProgress, state: TrainerState, control: TrainerControl, kwargs: dict[str, Any]
+    ) -> None:
         assert self.every is not None
         if self.every.due(now, self._last):
             self._last = now
@@ -244,8 +246,10 @@ class KeepBest(TrainerCallback, ExportableState):
             if optimizer is not None and rests:
                 optimizer.train()
 
-    def _moment(self, state: TrainerState, *, epoch_end: bool = False) -> Moment:
-        return Moment(step=state.global_step, epoch=state.epoch or 0.0, max_steps=state.max_steps, epoch_end=epoch_end)
+    def _moment(self, state: TrainerState, *, epoch_end: bool = False) -> RunProgress:
+        return RunProgress(
+            step=state.global_step, epoch=state.epoch or 0.0, max_steps=state.max_steps, epoch_end=epoch_end
+        )
 
     # ---- checkpoints
 

@@ -20,8 +20,8 @@ from trainwright.checkpoint.manifest import holds
 from trainwright.checkpoint.sharded import StoredTensors, is_stored
 from trainwright.checkpoint.training_state import CALLBACKS, TRAINING
 from trainwright.checkpoint.weights import WEIGHTS
+from trainwright.core.dtensors import whole
 from trainwright.core.modifier import Modifier, Site
-from trainwright.core.spread import whole
 from trainwright.recipes.distillation.base import LearnsFromTeacher
 from trainwright.recipes.pruning.cutting import fit_to_shapes
 from trainwright.recipes.pruning.layers import PassThrough

@@ -24,7 +24,7 @@ from trainwright.training.restore import (
     take_up_training_weights,
 )
 from trainwright.training.run import TrainingRun
-from trainwright.training.save import moment_key
+from trainwright.training.save import snapshot_key
 from trainwright.training.setup import Setup
 
 logger = logging.getLogger("trainwright")
@@ -55,7 +55,7 @@ def continue_from(run: TrainingRun, checkpoint: Path) -> Unfinished:
     run.feed.start_at(rest["data"], after_skip=partial(take_up_state, run), restart_epoch=setup.args.ignore_data_skip)
     saved.max_steps = steps_with_what_is_left(run, saved, rest["data"])
     restore_callbacks(setup, saved.stateful_callbacks)
-    run.saved_moment, run.saver.last_saved = moment_key(run), checkpoint
+    run.saved_snapshot, run.saver.last_saved = snapshot_key(run), checkpoint
     logger.info("Resuming from %s at step %d.", checkpoint, saved.global_step)
     if rest["was_ending"]:
         logger.warning("A callback had ended this run at step %d, so it does not go on.", saved.global_step)

@@ -69,7 +69,7 @@ class TrainingRun:
     #: Held while a checkpoint is captured: the deadline's thread may want to do the same.
     saving: threading.Lock = field(default_factory=threading.Lock)
     #: What the last checkpoint holds: the same moment need not be saved twice.
-    saved_moment: tuple[Any, ...] | None = None
+    saved_snapshot: tuple[Any, ...] | None = None
     #: Signals and time that may ask to stop.
     stops: StopRequests | None = None
     #: Workers of loaders that died since the loop was last where it may be left.

@@ -17,7 +17,7 @@ from trainwright.core.events import RunEvents
 from trainwright.core.run import Actions
 from trainwright.engines.torch.randomness import RandomState, of_all_processes
 from trainwright.training.capture import Capture
-from trainwright.training.checkpoint_texts import Moment
+from trainwright.training.checkpoint_texts import Snapshot
 from trainwright.training.hooks import is_ours, is_users_own
 from trainwright.training.random_state import random_now, say_what_came_late
 from trainwright.training.run import TrainingRun
@@ -65,13 +65,13 @@ def save_checkpoint(run: TrainingRun) -> None:
     if not setup.args.should_save and setup.writers is None and not setup.engine.weights.layout.gathered_to_save:
         note_best_folder(setup)
         return
-    moment = None if setup.args.save_only_model else Moment(random, position)
+    snapshot = None if setup.args.save_only_model else Snapshot(random, position)
     aside = setup.args.save_in_background and setup.checkpointer is None and not save_is_awaited(setup)
-    write_moment(run, moment, background=aside)
-    run.saved_moment = moment_key(run)
+    write_snapshot(run, snapshot, background=aside)
+    run.saved_snapshot = snapshot_key(run)
 
 
-def write_moment(run: TrainingRun, moment: Moment | None, *, background: bool) -> None:
+def write_snapshot(run: TrainingRun, snapshot: Snapshot | None, *, background: bool) -> None:
     setup = run.setup
     target = checkpoint_path(checkpoint_home(setup), setup.state.global_step)
     note_best_folder(setup)
@@ -81,17 +81,17 @@ def write_moment(run: TrainingRun, moment: Moment | None, *, background: bool) -
         # The one in flight uses the same room in memory.
         run.saver.wait()
         claim_run_directory(run)
-        job = captured_job(run, target, moment)
+        job = captured_job(run, target, snapshot)
         # What only the model's own code can write must be written while the model is whole.
         background = background and not (setup.engine.weights.layout.gathered_to_save and WEIGHTS not in job.tensors)
         run.saver.save(job, background=background)
 
 
-def captured_job(run: TrainingRun, target: Path, moment: Moment | None) -> SaveJob:
+def captured_job(run: TrainingRun, target: Path, snapshot: Snapshot | None) -> SaveJob:
     """The checkpoint to write; where it cannot be made, one that says what went wrong."""
     setup = run.setup
     try:
-        return run.capture.job(run, target, moment)
+        return run.capture.job(run, target, snapshot)
     except Exception as error:
         # Anything: model, optimizer and schedule are asked for their state, and their code is not ours.
         run.capture.forget()
@@ -143,7 +143,7 @@ def hand_over_the_end(run: TrainingRun) -> None:
         run.events.unsaved["the finished model, by the checkpointer"] = f"{type(error).__name__}: {error}"
 
 
-def moment_key(run: TrainingRun) -> tuple[Any, ...]:
+def snapshot_key(run: TrainingRun) -> tuple[Any, ...]:
     """Equal for two looks at the same moment of a run."""
     setup = run.setup
     position = run.feed.position()

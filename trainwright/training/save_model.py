@@ -8,10 +8,10 @@ from pathlib import Path
 from torch import Tensor
 
 from trainwright.checkpoint.pack import TensorPack
-from trainwright.checkpoint.together import Together
 from trainwright.checkpoint.weights import WEIGHTS, copied_apart, save_config, save_weights
+from trainwright.checkpoint.writer_group import WriterGroup
 from trainwright.config.run_directory import run_directory
-from trainwright.core.spread import is_spread
+from trainwright.core.dtensors import is_dtensor
 from trainwright.engines.torch.targets import unwrap
 from trainwright.recipes.pruning.layers import PassThrough
 from trainwright.training.checkpoint_texts import arguments_text
@@ -66,16 +66,16 @@ def save_beside(setup: Setup, folder: Path) -> None:
 
 def takes_all_to_save(setup: Setup) -> bool:
     """Whether no process has all the weights."""
-    return setup.engine.weights.layout.in_parts and any(is_spread(parameter) for parameter in setup.model.parameters())
+    return setup.engine.weights.layout.in_parts and any(is_dtensor(parameter) for parameter in setup.model.parameters())
 
 
-def shared_writers(setup: Setup) -> Together | None:
+def shared_writers(setup: Setup) -> WriterGroup | None:
     """The processes that write together, where it takes all of them."""
     if not setup.engine.weights.layout.in_parts:
         return None
     if setup.writers is None:
         setup.backend.start(setup.given_args)
-        setup.writers = Together(setup.args.ddp_timeout)
+        setup.writers = WriterGroup(setup.args.ddp_timeout)
     return setup.writers
 
 
@@ -90,7 +90,7 @@ def save_by_all(setup: Setup, folder: Path) -> None:
         setup.gathered_recipe_state = None
 
 
-def save_parts(setup: Setup, folder: Path, writers: Together) -> None:
+def save_parts(setup: Setup, folder: Path, writers: WriterGroup) -> None:
     model = None if is_users_own(setup.hooks(), "_save") else copied_apart(unwrap(setup.model))
     if model is None:
         # Only somebody else's code knows how to write it, and that wants everything in one place.

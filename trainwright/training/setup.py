@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from torch import Tensor, nn
 
-from trainwright.checkpoint.together import Together
+from trainwright.checkpoint.writer_group import WriterGroup
 from trainwright.config.arguments import TrainingArguments
-from trainwright.config.backends import Place
+from trainwright.config.backends import ProcessRank
 from trainwright.config.fields import ours
 from trainwright.core.backend import Backend
 from trainwright.core.callback import CallbackHandler
@@ -23,7 +23,7 @@ from trainwright.engines.torch.logged import Means
 from trainwright.engines.torch.memory import MemoryReport
 from trainwright.engines.torch.module import Module
 from trainwright.engines.torch.targets import TargetCounter
-from trainwright.training.checkpointer import HandingOver
+from trainwright.training.checkpointer import CheckpointDelivery
 
 if TYPE_CHECKING:
     from trainwright.recipes.language.records import Recipe
@@ -113,9 +113,9 @@ class Setup:
     callbacks: CallbackHandler = _LATER
     memory: MemoryReport = _LATER
     #: Takes checkpoints elsewhere, where a checkpointer was given.
-    checkpointer: HandingOver | None = None
+    checkpointer: CheckpointDelivery | None = None
     #: Those who write with this process, where no process has all the weights.
-    writers: Together | None = None
+    writers: WriterGroup | None = None
     #: Answers signals where no training runs.
     answering: LeavesAtOnce | None = None
 
@@ -168,11 +168,11 @@ class Setup:
             self.callbacks.call_event(event, self.given_args, self.state, self.control, **kwargs)
 
 
-def data_place(setup: Setup) -> Place:
+def data_rank(setup: Setup) -> ProcessRank:
     """Whose part of the data this process has: processes that compute layers together have the same."""
     together = setup.args.tensor_parallel_size
     backend = setup.backend
-    return Place(backend.rank // together, backend.local_rank, backend.world_size // together)
+    return ProcessRank(backend.rank // together, backend.local_rank, backend.world_size // together)
 
 
 def require_model(setup: Setup) -> None:

@@ -12,9 +12,9 @@ from trainwright.checkpoint.durable import Chunk
 from trainwright.checkpoint.pack import TensorPack, file_chunks
 from trainwright.checkpoint.pieces import Piece, is_copy, nbytes, owners, piece_of
 from trainwright.checkpoint.sharded import index_name, pieces_index, shard_name, weights_index
-from trainwright.checkpoint.together import Together
 from trainwright.checkpoint.weights import WEIGHTS, Convert, keep_newer_form
-from trainwright.core.spread import is_spread, whole
+from trainwright.checkpoint.writer_group import WriterGroup
+from trainwright.core.dtensors import is_dtensor, whole
 
 
 class SharedFiles:
@@ -28,7 +28,7 @@ class SharedFiles:
     """
 
     def __init__(
-        self, together: Together, kinds: Mapping[str, Mapping[str, Tensor]], convert: Convert | None, pack: Any
+        self, together: WriterGroup, kinds: Mapping[str, Mapping[str, Tensor]], convert: Convert | None, pack: Any
     ) -> None:
         self.together, self._convert = together, convert
         self.fill_by_all = WEIGHTS not in kinds
@@ -48,7 +48,7 @@ class SharedFiles:
         return {
             name: piece
             for name, piece in pieces.items()
-            if (not is_copy(tensors[name]) and piece.tensor.numel() if is_spread(tensors[name]) else self._is_first)
+            if (not is_copy(tensors[name]) and piece.tensor.numel() if is_dtensor(tensors[name]) else self._is_first)
         }
 
     @property
@@ -113,7 +113,7 @@ class NothingToWrite:
 
     fill_by_all = False
 
-    def __init__(self, together: Together) -> None:
+    def __init__(self, together: WriterGroup) -> None:
         self.together = together
 
     def files(self) -> tuple[dict[str, list[Chunk]], Any]:

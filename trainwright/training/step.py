@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from trainwright.core.engine import Portion
 from trainwright.data.feed import take
-from trainwright.engines.torch.cutting import cut_batch
 from trainwright.engines.torch.losses import logits_of, loss_of, smoothed_loss
 from trainwright.engines.torch.module import Module, loss_in, module_in
+from trainwright.engines.torch.split_batch import cut_batch
 from trainwright.engines.torch.targets import TargetCounter, base_model, is_mapping
 from trainwright.recipes.distillation.teacher import without_teacher_columns
 from trainwright.training.hooks import is_overridden

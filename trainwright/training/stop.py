@@ -18,7 +18,7 @@ from trainwright.engines.torch.memory import is_out_of_memory
 from trainwright.training.finish import not_saved
 from trainwright.training.interrupted import save_last_boundary_aside, save_where_it_stands
 from trainwright.training.run import Told, TrainingRun
-from trainwright.training.save import checkpoint_home, may_save_unasked, moment_key, random_of_all
+from trainwright.training.save import checkpoint_home, may_save_unasked, random_of_all, snapshot_key
 from trainwright.training.save_model import run_folder
 from trainwright.training.setup import Setup
 
@@ -114,7 +114,7 @@ def save_what_hangs(run: TrainingRun) -> None:
     # It may be about this very moment.
     run.saver.wait()
     is_new = setup.state.global_step > run.first_step
-    if is_new and not (run.saved_moment == moment_key(run) and run.saver.failed_step is None):
+    if is_new and not (run.saved_snapshot == snapshot_key(run) and run.saver.failed_step is None):
         save_last_boundary_aside(run, "The run hangs and is ended")
 
 

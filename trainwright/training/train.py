@@ -31,7 +31,7 @@ from trainwright.training.recipe import finish_recipe, prepare_recipe, restore_s
 from trainwright.training.run import TrainingRun
 from trainwright.training.save import open_saving
 from trainwright.training.save_model import run_folder
-from trainwright.training.setup import Setup, data_place, require_model
+from trainwright.training.setup import Setup, data_rank, require_model
 from trainwright.training.start import adopt_model, create_training_tools, seed_everything, spread_model
 from trainwright.training.stop import pass_the_deadline, rescue, stop_early
 
@@ -61,7 +61,7 @@ def train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) ->
     setup = run.setup
     checkpoint = agreed_checkpoint(run, resume_from_checkpoint)
     loader = resumable_loader(setup.hooks().get_train_dataloader(), data_seed(setup.args))
-    run.loader = shared_training(loader, data_place(setup), setup.args.gradient_accumulation_steps)
+    run.loader = shared_training(loader, data_rank(setup), setup.args.gradient_accumulation_steps)
     run.plan = plan = plan_training(setup.args, run.loader, setup.hooks().num_examples)
     refuse_unknown_best_metric(setup)
     prepare_recipe(setup)

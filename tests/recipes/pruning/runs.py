@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.core.modifier import Modifier
-from trainwright.recipes.driving import Drive
+from trainwright.recipes.manual_loop import ManualLoop
 
 STEPS_PER_EPOCH = 4
 
@@ -97,7 +97,7 @@ class Training:
                     modifier.restore_structure(self.model, state["values"]["own"])
         make = optimizer or (lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.01))
         self.optimizer: Any = make(list(self.model.parameters()))
-        self.drive = Drive(
+        self.drive = ManualLoop(
             modifiers, self.model, self.optimizer, STEPS_PER_EPOCH, epoch=epoch, gradients=self._gradients
         )
         if saved is not None:

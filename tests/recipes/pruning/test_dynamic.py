@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tests.recipes.pruning.runs import Mixed, Training, loss_of, merged, sparsity, tokens_batch
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.core.modifier import Modifier, Site
-from trainwright.recipes.driving import Drive
+from trainwright.recipes.manual_loop import ManualLoop
 from trainwright.recipes.pruning.acdc import ACDCPruningModifier
 from trainwright.recipes.pruning.magnitude import MagnitudePruningModifier
 from trainwright.recipes.pruning.movement import MovementPruningModifier
@@ -101,7 +101,7 @@ def test_rigl_drops_the_smallest_and_grows_where_the_gradient_is_largest() -> No
     model.weight.data = torch.tensor([[4.0, 3.0, 2.0, 1.0], [0.4, 0.3, 0.2, 0.1]])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
     modifier = rigl(final_sparsity=0.5, sparsity_strategy="uniform", init_update_fraction=0.3, update_frequency=0.5)
-    drive = Drive([modifier], model, optimizer, 2)
+    drive = ManualLoop([modifier], model, optimizer, 2)
     drive.start()
     assert modifier.masks["weight"].tolist() == [[True] * 4, [False] * 4]
     model.weight.grad = torch.tensor([[0.0, 0.0, 0.0, 1.0], [0.0, 5.0, 0.0, 9.0]])
@@ -193,7 +193,7 @@ def test_topkast_decays_what_is_active() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     modifier = topkast(forward_sparsity=0.5, backward_sparsity=0.2, start_epoch=0, end_epoch=9, update_frequency=9)
     modifier.active_weight_decay = 0.1
-    drive = Drive([modifier], model, optimizer, 4)
+    drive = ManualLoop([modifier], model, optimizer, 4)
     drive.start()
     model.weight.grad = torch.zeros_like(model.weight)
     drive.step()
@@ -222,7 +222,7 @@ def test_movement_adds_up_weight_times_gradient() -> None:
     model = nn.Linear(6, 4, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     modifier = movement()
-    drive = Drive([modifier], model, optimizer, 4)
+    drive = ManualLoop([modifier], model, optimizer, 4)
     expected = torch.zeros(4, 6)
     for step in range(8):
         drive.loss(model(torch.randn(3, 6)).square().mean()).backward()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.recipes.pruning.runs import Mixed, Training
-from trainwright.recipes.driving import Drive
+from trainwright.recipes.manual_loop import ManualLoop
 from trainwright.recipes.pruning.layers import LayerPruningModifier, PassThrough, returned_length
 
 
@@ -42,7 +42,7 @@ def test_layers_that_come_back_are_as_they_were() -> None:
 def test_from_the_start_the_optimizer_never_trains_them() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    drive = Drive([LayerPruningModifier(layers=["re:1"])], model, optimizer, 4)
+    drive = ManualLoop([LayerPruningModifier(layers=["re:1"])], model, optimizer, 4)
     drive.loss(model(torch.randn(2, 4)).sum()).backward()
     drive.step()
     assert [type(layer).__name__ for layer in model] == ["Linear", "PassThrough", "Linear"]
@@ -66,7 +66,7 @@ def test_blocks_of_transformers(kind: str, end: float) -> None:
     torch.manual_seed(0)
     model = models[kind]().eval()
     tokens = torch.randint(0, 20, (2, 5))
-    drive = Drive([LayerPruningModifier(layers=[f"{blocks[kind]}.1"], end_epoch=end)], model, None, 2)
+    drive = ManualLoop([LayerPruningModifier(layers=[f"{blocks[kind]}.1"], end_epoch=end)], model, None, 2)
     drive.start()
     with torch.no_grad():
         pruned = model(tokens)[0]

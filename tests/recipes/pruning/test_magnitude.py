@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from tests.recipes.pruning.runs import Mixed, Training, merged, sparsity
 from trainwright.config.warnings import TrainwrightWarning
-from trainwright.recipes.driving import Drive
+from trainwright.recipes.manual_loop import ManualLoop
 from trainwright.recipes.pruning.constant import ConstantPruningModifier
 from trainwright.recipes.pruning.magnitude import (
     GlobalMagnitudePruningModifier,
@@ -172,7 +172,7 @@ def test_weights_with_inputs_first_are_grouped_along_inputs() -> None:
     model = nn.Sequential(transformers.Conv1D(6, 8))
     modifier = MagnitudePruningModifier(init_sparsity=0.5, final_sparsity=0.5, end_epoch=1, mask_type="2:4")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    Drive([modifier], model, optimizer, 2).start()
+    ManualLoop([modifier], model, optimizer, 2).start()
     weight = model.get_parameter("0.weight")
     assert weight.shape == (8, 6)
     assert ((weight != 0).T.reshape(-1, 4).sum(1) == 2).all()
@@ -190,7 +190,7 @@ def test_a_look_at_the_model_before_training_changes_nothing() -> None:
 def test_sparse_gradients_are_left_alone() -> None:
     model = nn.Sequential(nn.Embedding(10, 4, sparse=True))
     modifier = MagnitudePruningModifier(init_sparsity=0.5, final_sparsity=0.5, end_epoch=1)
-    drive = Drive([modifier], model, torch.optim.SGD(model.parameters(), lr=0.1), 2)
+    drive = ManualLoop([modifier], model, torch.optim.SGD(model.parameters(), lr=0.1), 2)
     for _ in range(4):
         drive.loss(model(torch.tensor([1, 2, 3])).sum()).backward()
         drive.step()
@@ -252,7 +252,7 @@ def test_most_of_a_digits_network_can_go() -> None:
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     modifier = GMPruningModifier(init_sparsity=0.3, final_sparsity=0.9, start_epoch=1, end_epoch=15)
-    drive = Drive([modifier], model, optimizer, steps_per_epoch=21)
+    drive = ManualLoop([modifier], model, optimizer, steps_per_epoch=21)
     for _ in range(22):
         for rows in torch.randperm(1347).split(64)[:21]:
             drive.loss(functional.cross_entropy(model(x[train][rows]), y[train][rows])).backward()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from tests.recipes.pruning.runs import merged
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.core.modifier import Modifier, Site
-from trainwright.recipes.driving import Drive
+from trainwright.recipes.manual_loop import ManualLoop
 from trainwright.recipes.pruning.fisher import DenseFisher, GradientFisher
 from trainwright.recipes.pruning.mfac import MFACPruningModifier
 from trainwright.recipes.pruning.obs import OBSPruningModifier
@@ -39,7 +39,7 @@ def pruned(modifier: Modifier, weight: Tensor, gradients: Tensor) -> Tensor:
             yield
         model.weight.grad = None
 
-    Drive([modifier], model, torch.optim.SGD(model.parameters(), lr=0.1), 4, gradients=sample).start()
+    ManualLoop([modifier], model, torch.optim.SGD(model.parameters(), lr=0.1), 4, gradients=sample).start()
     return model.weight.detach()
 
 
@@ -146,7 +146,7 @@ def test_convolutions_and_several_weights_together() -> None:
 
     for kind in ("unstructured", "block4"):
         modifier = OBSPruningModifier(**ONCE, num_grads=16, fisher_block_size=12, mask_type=kind)
-        Drive([modifier], model, torch.optim.SGD(model.parameters(), lr=0.1), 4, gradients=sample).start()
+        ManualLoop([modifier], model, torch.optim.SGD(model.parameters(), lr=0.1), 4, gradients=sample).start()
         total = sum(mask.numel() for mask in modifier.masks.values())
         assert sum(int((~mask).sum()) for mask in modifier.masks.values()) == total // 2
         for name, mask in modifier.masks.items():
@@ -154,7 +154,7 @@ def test_convolutions_and_several_weights_together() -> None:
 
 
 def test_second_order_mistakes() -> None:
-    with pytest.raises(ValueError, match="pass gradients= to Drive"):
+    with pytest.raises(ValueError, match="pass gradients= to ManualLoop"):
         OBSPruningModifier(**ONCE).advance(Site(nn.Linear(4, 4), None, 4), 0.0)
     with pytest.raises(ValueError, match="multiple of 4"):
         OBSPruningModifier(**ONCE, mask_type="block4", fisher_block_size=6)

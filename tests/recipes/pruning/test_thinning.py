@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tests.recipes.pruning.runs import Chain, Training, pictures_batch, sparsity
-from trainwright.recipes.driving import Drive
+from trainwright.recipes.manual_loop import ManualLoop
 from trainwright.recipes.pruning.channels import find_spaces
 from trainwright.recipes.pruning.cutting import fit_to_shapes
 from trainwright.recipes.pruning.structured import StructuredPruningModifier
@@ -76,7 +76,7 @@ def masked(name: str, **changes: Any) -> tuple[nn.Module, Tensor]:
     x = torch.randn(shape)
     model = trained_a_little(build(), x)
     modifier = StructuredPruningModifier(**HALF, params=params, param_groups=groups, **changes)
-    Drive([modifier], model, None, 4).start()
+    ManualLoop([modifier], model, None, 4).start()
     modifier.finish_model(model)
     return model, x
 
@@ -160,7 +160,7 @@ def test_channels_that_nobody_reads_go() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6))
     modifier = StructuredPruningModifier(**HALF, params=["2.weight"], mask_type="channel")
-    Drive([modifier], model, None, 4).start()
+    ManualLoop([modifier], model, None, 4).start()
     assert int((model.get_parameter("2.weight") == 0).all(0).sum()) == 4
     x = torch.randn(3, 4)
     before = model(x)
@@ -292,7 +292,7 @@ def test_a_group_may_span_multiples() -> None:
     modifier = StructuredPruningModifier(
         **HALF, params=["0.weight", "2.weight"], param_groups=[["0.weight", "2.weight"]], mask_type="filter"
     )
-    Drive([modifier], model, None, 4).start()
+    ManualLoop([modifier], model, None, 4).start()
     first, second = ((model.get_parameter(f"{n}.weight").flatten(1) == 0).all(1) for n in (0, 2))
     assert torch.equal(first.repeat_interleave(2), second)
     assert int(first.sum()) == 2
@@ -309,7 +309,7 @@ def test_structured_mistakes() -> None:
         )
     names = ["0.weight", "1.weight"]
     odd = StructuredPruningModifier(**HALF, params=names, param_groups=[names])
-    drive = Drive([odd], nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 6)), None, 4)
+    drive = ManualLoop([odd], nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 6)), None, 4)
     with pytest.raises(ValueError, match="no multiple"):
         drive.start()
     wrong: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainwright.compat.accmt.callbacks import Moments
+from trainwright.compat.accmt.callbacks import CallbackEvents
 from trainwright.compat.accmt.hyperparameters import HyperParameters
 from trainwright.compat.accmt.metrics import Metric
 from trainwright.compat.accmt.modules import AcceleratorModule
@@ -27,7 +27,7 @@ class AcceleratedModule(Module):
         hps: Optimizer and schedule, where the module makes none itself.
         status: The live status, for steps that take it.
         metrics: By validation set; None is every set.
-        moments: Whoever listens to moments within a step.
+        events: Whoever listens to events within a step.
         clip: Longest gradient, for an optimizer that needs a closure and so is stepped here.
         validation_batch: Called with each validation loss as it comes.
     """
@@ -42,7 +42,7 @@ class AcceleratedModule(Module):
         *,
         status: dict[str, Any],
         metrics: dict[Any, list[Metric]],
-        moments: Moments,
+        events: CallbackEvents,
         clip: float = 0.0,
         validation_batch: Callable[[Tensor, int], None] | None = None,
     ) -> None:
@@ -52,7 +52,7 @@ class AcceleratedModule(Module):
             self.add_module(f"registered_{name}", getattr(module, name))
         self.users, self.hps, self.metrics = module, hps, metrics
         self.automatic_optimization = not module._is_extended and hps.optim is not torch.optim.LBFGS
-        self._status, self._moments, self._clip = status, moments, clip
+        self._status, self._events, self._clip = status, events, clip
         self._validation_batch = validation_batch
         #: The validation set that is being evaluated.
         self.validation_set = ONLY_SET
@@ -67,11 +67,11 @@ class AcceleratedModule(Module):
     def training_step(self, batch: Any) -> Any:
         if not self.automatic_optimization and not self.users._is_extended:
             return self._closure_step(batch)
-        self._moments.tell("on_before_training_step", batch)
+        self._events.tell("on_before_training_step", batch)
         loss = _checked(self._train(batch, ONLY_SET, self._status), self.users, self.users._is_extended)
-        self._moments.tell("on_after_training_step")
+        self._events.tell("on_after_training_step")
         if loss is not None and self.automatic_optimization:
-            self._moments.tell("on_before_backward", loss)
+            self._events.tell("on_before_backward", loss)
         return loss
 
     def _closure_step(self, batch: Any) -> Any:
@@ -102,9 +102,9 @@ class AcceleratedModule(Module):
         return self._measured(self._test, batch)
 
     def _measured(self, step: Callable[..., Any], batch: Any) -> Any:
-        self._moments.tell("on_before_validation_step", batch)
+        self._events.tell("on_before_validation_step", batch)
         found = step(batch, self.validation_set, self._status)
-        self._moments.tell("on_after_validation_step")
+        self._events.tell("on_after_validation_step")
         if not isinstance(found, Mapping):
             found = {} if found is None else {"loss": found}
         loss = found.get("loss")
@@ -134,7 +134,7 @@ class AcceleratedModule(Module):
         return [*self.metrics.get(None, []), *self.metrics.get(key, [])]
 
     def after_backward(self, loss: Tensor) -> None:
-        self._moments.tell("on_after_backward")
+        self._events.tell("on_after_backward")
 
     def count_targets(self, batch: Any) -> Any:
         own = getattr(self.users, "count_targets", None)

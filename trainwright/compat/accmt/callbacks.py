@@ -14,9 +14,9 @@ logger = logging.getLogger("trainwright")
 
 
 class Callback:
-    """Override the moments that matter; ``self.module``, ``self.trainer`` and ``self.state`` are there once fit begins.
+    """Override the events that matter; ``self.module``, ``self.trainer`` and ``self.state`` are there once fit begins.
 
-    In an ``ExtendedAcceleratorModule`` the moments around backward and the optimizer are those of its own calls, which
+    In an ``ExtendedAcceleratorModule`` the events around backward and the optimizer are those of its own calls, which
     it makes itself: they are not told.
     """
 
@@ -53,8 +53,8 @@ class Callback:
 MOMENTS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 
-class Moments:
-    """Tells callbacks of moments; one that nobody hears costs a look-up."""
+class CallbackEvents:
+    """Tells callbacks of events; one that nobody hears costs a look-up."""
 
     def __init__(self, callbacks: Iterable[Callback] = ()) -> None:
         self.callbacks = list(callbacks)
@@ -82,20 +82,20 @@ def _is_own(callback: Callback, name: str) -> bool:
     return name in vars(callback) or getattr(type(callback), name) is not getattr(Callback, name)
 
 
-class MomentsBridge(TrainerCallback):
-    """Hears the events of a native training and tells them as ACCMT's moments."""
+class EventsBridge(TrainerCallback):
+    """Hears the events of a native training and tells them as ACCMT's events."""
 
     #: They may change weights: a checkpoint is copied before they are called.
     runs_users_code = True
 
-    def __init__(self, moments: Moments) -> None:
-        self._moments = moments
+    def __init__(self, events: CallbackEvents) -> None:
+        self._events = events
         self._hooks: list[Any] = []
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.global_step:
-            self._moments.tell("on_resume")
-        self._moments.tell("on_fit_start")
+            self._events.tell("on_resume")
+        self._events.tell("on_fit_start")
         self._listen_to(kwargs.get("optimizer"), kwargs.get("lr_scheduler"))
 
     def _listen_to(self, optimizer: Any, scheduler: Any) -> None:
@@ -107,37 +107,37 @@ class MomentsBridge(TrainerCallback):
                 self._hooks.append(inner.register_step_post_hook(lambda *given: self._after_step(given[0], scheduler)))
 
     def _before_step(self, optimizer: Any, *given: Any) -> None:
-        self._moments.tell("on_before_optimizer_step", optimizer)
+        self._events.tell("on_before_optimizer_step", optimizer)
 
     def _after_step(self, optimizer: Any, scheduler: Any) -> None:
-        self._moments.tell("on_after_optimizer_step", optimizer)
+        self._events.tell("on_after_optimizer_step", optimizer)
         if scheduler is not None:
-            self._moments.tell("on_before_scheduler_step", scheduler)
+            self._events.tell("on_before_scheduler_step", scheduler)
 
     def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if kwargs.get("lr_scheduler") is not None:
-            self._moments.tell("on_after_scheduler_step", kwargs["lr_scheduler"])
-        self._moments.tell("on_before_zero_grad", kwargs.get("optimizer"))
+            self._events.tell("on_after_scheduler_step", kwargs["lr_scheduler"])
+        self._events.tell("on_before_zero_grad", kwargs.get("optimizer"))
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._moments.tell("on_after_zero_grad", kwargs.get("optimizer"))
+        self._events.tell("on_after_zero_grad", kwargs.get("optimizer"))
 
     def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._moments.tell("on_epoch_start")
+        self._events.tell("on_epoch_start")
 
     def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._moments.tell("on_epoch_end")
+        self._events.tell("on_epoch_end")
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._moments.tell("on_save_checkpoint")
+        self._events.tell("on_save_checkpoint")
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._forget()
-        self._moments.tell("on_fit_end")
+        self._events.tell("on_fit_end")
 
     def on_train_failed(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._forget()
-        self._moments.tell(_moment_of(kwargs["error"]), kwargs["error"])
+        self._events.tell(_moment_of(kwargs["error"]), kwargs["error"])
 
     def _forget(self) -> None:
         for hook in self._hooks:

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from trainwright.compat.accmt.adapter import AcceleratedModule
-from trainwright.compat.accmt.callbacks import Moments
+from trainwright.compat.accmt.callbacks import CallbackEvents
 from trainwright.compat.accmt.data import DataChoices
 from trainwright.compat.accmt.status import ONLY_SET
 from trainwright.config import TrainingArguments
@@ -28,12 +28,12 @@ class Loop(Trainer):
         args: TrainingArguments,
         *,
         choices: DataChoices,
-        moments: Moments,
+        events: CallbackEvents,
         callbacks: list[Any],
         test_batch_size: int,
         keys: dict[str, Any],
     ) -> None:
-        self.adapter, self._choices, self._moments = adapter, choices, moments
+        self.adapter, self._choices, self._events = adapter, choices, events
         self._test_batch_size, self._keys = test_batch_size, keys
         super().__init__(adapter, args, data_collator=choices.train_collate, callbacks=callbacks)
 
@@ -75,11 +75,11 @@ class Loop(Trainer):
     @contextmanager
     def told_of_evaluation(self) -> Iterator[None]:
         """Whoever wants to know that an evaluation begins and ends is told."""
-        self._moments.tell("on_evaluation_start")
+        self._events.tell("on_evaluation_start")
         self.adapter.users.before_eval()
         yield
         self.adapter.users.after_eval()
-        self._moments.tell("on_evaluation_end")
+        self._events.tell("on_evaluation_end")
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         metrics = self.adapter.metrics_of(self.adapter.validation_set)

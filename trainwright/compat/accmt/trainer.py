@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from trainwright.callbacks.progress import PrinterCallback
 from trainwright.checkpoint.directory import list_checkpoints, newest_good
 from trainwright.compat.accmt.adapter import AcceleratedModule
-from trainwright.compat.accmt.callbacks import Moments, MomentsBridge
+from trainwright.compat.accmt.callbacks import CallbackEvents, EventsBridge
 from trainwright.compat.accmt.data import check_train_choices, data_choices, training_data, validation_data
 from trainwright.compat.accmt.hyperparameters import HyperParameters, read_config
 from trainwright.compat.accmt.logs import InTheirWords, ValidationBatches
@@ -105,7 +105,7 @@ class Trainer:
         if needless and settings.verbose:
             _say_needless(needless)
         self._metrics = metrics_by_set(later.metrics)
-        self._moments = Moments(later.all_callbacks)
+        self._events = CallbackEvents(later.all_callbacks)
         self._tracking = tracking_settings(settings, self._tracker_options)
         self._monitor = Monitor.of(monitor)
         self.model_path, self.checkpoint_path = settings.model_folder, settings.checkpoint_folder
@@ -211,14 +211,14 @@ class Trainer:
             self.hps,
             status=keeper.status,
             metrics=self._metrics,
-            moments=self._moments,
+            events=self._events,
             clip=args.max_grad_norm,
             validation_batch=None if batches is None else batches.add,
         )
         callbacks: list[Any] = [
             keeper,
             *self._kept,
-            MomentsBridge(self._moments),
+            EventsBridge(self._events),
             self._monitor.native(),
             *([batches] if batches else []),
         ]
@@ -226,7 +226,7 @@ class Trainer:
             adapter,
             args,
             choices=data_choices(self._settings, module),
-            moments=self._moments,
+            events=self._events,
             callbacks=[*callbacks, self._words(sets)],
             test_batch_size=self.hps.batch_sizes[2],
             keys=keys,
@@ -238,7 +238,7 @@ class Trainer:
             native.remove_callback(PrinterCallback)
         self._native = native
         module._run = RunOfModule(self, native, adapter)
-        self._moments.introduce(module, self, self.state)
+        self._events.introduce(module, self, self.state)
         return native
 
     def _words(self, sets: list[str] | None) -> InTheirWords:

@@ -16,10 +16,10 @@ from trainwright.config.warnings import warn
 from trainwright.core.modifier import TEACHER_COLUMNS, Modifier, Site
 from trainwright.recipes.building import build_modifier
 from trainwright.recipes.distillation.teacher import DISABLE, SELF, Teacher, fingerprint, resolve_teacher
-from trainwright.recipes.driving import Drive
 from trainwright.recipes.language.composing import compose_staged
 from trainwright.recipes.language.reading import read_recipe
 from trainwright.recipes.language.records import Recipe
+from trainwright.recipes.manual_loop import ManualLoop
 from trainwright.recipes.oneshot import AFTER_ALL, apply_modifiers
 from trainwright.recipes.pruning.optimizer_state import replace_parameters
 from trainwright.training.checkpoint_texts import numbered
@@ -59,7 +59,7 @@ class ScheduledModifierManager(ManagedModifiers):
         self._model: nn.Module | None = None
         self._epoch = 0.0
         self._gradients: Any = None
-        self._drive: Drive | None = None
+        self._drive: ManualLoop | None = None
         #: For loops that call update() and the like themselves.
         self._site: Site | None = None
         #: A state that was loaded before there was a model to put it on.
@@ -168,7 +168,7 @@ class ScheduledModifierManager(ManagedModifiers):
             raise ValueError("This manager holds the masks of another model: make one for this with from_yaml().")
         elif kwargs:
             raise ValueError(f"{', '.join(kwargs)} belongs to initialize(), which was called before.")
-        self._drive = Drive(
+        self._drive = ManualLoop(
             self._acting,
             model,
             optimizer,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.config.warnings import warn
-from trainwright.recipes.driving import Drive
+from trainwright.recipes.manual_loop import ManualLoop
 from trainwright.recipes.scheduling.groups import chosen_groups, set_in
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _OWN = ("_drive", "_wrapped", "_optimizer", "_manager", "_rates", "_has_warned",
 class _Stepping:
     """Steps with a recipe, and is for the rest what it stands around."""
 
-    _drive: Drive
+    _drive: ManualLoop
     _wrapped: Any
     _optimizer: Any
     _manager: ScheduledModifierManager
@@ -123,7 +123,7 @@ class _Stepping:
 class ModifiedOptimizer(_Stepping, torch.optim.Optimizer):
     """An optimizer with a recipe; schedules, GradScalers and checkpoints take it as they would take the other."""
 
-    def __init__(self, drive: Drive, optimizer: Any, manager: ScheduledModifierManager) -> None:
+    def __init__(self, drive: ManualLoop, optimizer: Any, manager: ScheduledModifierManager) -> None:
         # Not Optimizer's own: groups and state stay where they are.
         self._drive, self._wrapped, self._optimizer, self._manager = drive, optimizer, optimizer, manager
 
@@ -169,7 +169,7 @@ class ModifiedOptimizer(_Stepping, torch.optim.Optimizer):
 class ModifiedScaler(_Stepping):
     """A GradScaler (or anything else with ``step(optimizer)``) with a recipe."""
 
-    def __init__(self, drive: Drive, scaler: Any, optimizer: Any, manager: ScheduledModifierManager) -> None:
+    def __init__(self, drive: ManualLoop, scaler: Any, optimizer: Any, manager: ScheduledModifierManager) -> None:
         self._drive, self._wrapped, self._optimizer, self._manager = drive, scaler, optimizer, manager
         found = getattr(scaler, "_found_inf_per_device", None)
         if callable(found):

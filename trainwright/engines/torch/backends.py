@@ -17,7 +17,7 @@ from torch import Tensor
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.fields import ours
 from trainwright.core.children import end_with_parent
-from trainwright.engines.torch.meeting import store_of_this_attempt
+from trainwright.engines.torch.rendezvous import store_of_this_attempt
 
 #: Bytes that are exchanged at once: large enough to be quick, small enough not to need the model's size again.
 _BUCKET_BYTES = 64 * 2**20

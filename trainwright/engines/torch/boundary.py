@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trainwright.core.spread import is_spread
+from trainwright.core.dtensors import is_dtensor
 from trainwright.engines.torch.randomness import as_stored, restore_torch, torch_states, with_own
 from trainwright.engines.torch.samples import Whole, whole
 from trainwright.randomness.global_generators import GeneratorStates
@@ -58,7 +58,7 @@ class Boundary:
         self._replaced: dict[str, tuple[nn.Module, str]] = {}
         self._marks = 0
         parameters = model.named_parameters() if looks_at_parameters else ()
-        self._parameters = {name: p for name, p in parameters if not is_spread(p) and p.layout is torch.strided}
+        self._parameters = {name: p for name, p in parameters if not is_dtensor(p) and p.layout is torch.strided}
         self._sums: dict[str, Whole] = {}
         #: True in the first steps, in which it shows what the model writes.
         self.is_looking = True

@@ -20,9 +20,9 @@ from trainwright.engines.torch.memory import release_memory
 from trainwright.engines.torch.meter import LossMeter
 from trainwright.engines.torch.nonfinite import GradientCheck, is_bad, skips_on_device
 from trainwright.engines.torch.optim import not_held
-from trainwright.engines.torch.own_time import OwnTime, Untimed, sum_told
 from trainwright.engines.torch.precision import Precision
 from trainwright.engines.torch.schedules import needs_metric
+from trainwright.engines.torch.step_times import StepTimes, Untimed, sum_told
 from trainwright.engines.torch.strategies.base import Strategy, dense_part, silenced
 from trainwright.engines.torch.targets import unwrap
 from trainwright.randomness.own_generators import OwnGenerators
@@ -97,7 +97,7 @@ class TorchEngine(TorchExchange):
         alone = not (self.weights.is_sharded or self.weights.updates_by_itself)
         self._skips_on_device = skips_on_device(optimizer) and alone
         rank, world_size = self.backend.rank, self.backend.world_size
-        self._own_time = Untimed() if self.is_alone else OwnTime(rank, world_size, self.device)
+        self._own_time = Untimed() if self.is_alone else StepTimes(rank, world_size, self.device)
 
     def train_also(self, parameters: list[nn.Parameter]) -> None:
         self.extra_parameters = parameters

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.core.module import StepPlan
-from trainwright.engines.torch.cutting import cut_batch
+from trainwright.engines.torch.split_batch import cut_batch
 from trainwright.engines.torch.targets import TargetCounter
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from trainwright.config.backends import place_from_environment
+from trainwright.config.backends import rank_from_environment
 from trainwright.engines.torch.backends import DistributedProcesses
 
 
@@ -50,6 +50,6 @@ class TorchProbe:
 
     def barrier(self, args: Any) -> None:
         """Wait until every process of the run has come here; the first exchange between them, if there was none."""
-        processes = DistributedProcesses(*place_from_environment(), communication=args.ddp_backend)
+        processes = DistributedProcesses(*rank_from_environment(), communication=args.ddp_backend)
         processes.start(args)
         processes.barrier()

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.config.warnings import warn
+from trainwright.core.dtensors import whole
 from trainwright.core.modifier import Site
-from trainwright.core.spread import whole
+from trainwright.recipes.dtensors import placed
 from trainwright.recipes.pruning.optimizer_state import mask_kept_weights
 from trainwright.recipes.pruning.patterns import pattern_of
 from trainwright.recipes.pruning.per_weight import PerWeightModifier
 from trainwright.recipes.selecting import ALL_PRUNABLE, is_conv1d
-from trainwright.recipes.spread import placed
 
 
 @dataclass(kw_only=True, eq=False)

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.config.warnings import warn
+from trainwright.core.dtensors import whole
 from trainwright.core.modifier import Site
-from trainwright.core.spread import whole
+from trainwright.recipes.dtensors import placed
 from trainwright.recipes.pruning.base import PruningModifier
 from trainwright.recipes.pruning.masks import masks_of
 from trainwright.recipes.pruning.sparsity import checked_interpolation, checked_share, interpolate, progress_between
 from trainwright.recipes.selecting import ALL_PRUNABLE, select_parameters, sparsity_of
-from trainwright.recipes.spread import placed
 
 FROM_PARAM = "__FROM_PARAM__"
 #: How far a final sparsity may be from that of its N:M pattern, which decides.

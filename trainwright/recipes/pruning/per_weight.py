@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from trainwright.config.warnings import warn
 from trainwright.core.modifier import Modifier, Site
+from trainwright.recipes.dtensors import placed
 from trainwright.recipes.selecting import ALL_PRUNABLE, select_parameters
-from trainwright.recipes.spread import placed
 
 
 def ignore_frequency(modifier: Modifier) -> None:

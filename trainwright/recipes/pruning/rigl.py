@@ -96,7 +96,7 @@ class RigLPruningModifier(ScheduledPruningModifier):
 
     def _summed_gradients(self, site: Site) -> dict[str, Tensor]:
         if site.gradients is None:
-            raise ValueError("num_grads above 1 needs gradients of training batches: pass gradients= to Drive.")
+            raise ValueError("num_grads above 1 needs gradients of training batches: pass gradients= to ManualLoop.")
         sums: dict[str, Tensor] = {}
         for _ in site.gradients(self.num_grads):
             for name, weight in self.weights(site).items():

@@ -37,7 +37,7 @@ class SurgeonModifier(GradualPruningModifier):
         if site.gradients is None:
             raise ValueError(
                 f"{type(self).__name__} needs gradients of training batches: the Trainer has them; for a loop of your "
-                "own pass gradients= to Drive, a function (count) -> iterator that leaves each batch's in .grad."
+                "own pass gradients= to ManualLoop, a function (count) -> iterator that leaves each batch's in .grad."
             )
         return site.gradients
 

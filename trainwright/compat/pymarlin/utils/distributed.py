@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trainwright.config.backends import place_from_environment
+from trainwright.config.backends import rank_from_environment
 
 
 @dataclass
@@ -30,7 +30,7 @@ def ranks_from_environment(environment: Mapping[str, str] = os.environ) -> Distr
     >>> ranks_from_environment({"LOCAL_RANK": "1", "RANK": "3", "WORLD_SIZE": "4"}).global_rank
     3
     """
-    place = place_from_environment(environment)
+    place = rank_from_environment(environment)
     return DistributedTrainingArguments(place.local_rank, place.rank, place.world_size)
 
 

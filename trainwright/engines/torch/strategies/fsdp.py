@@ -24,7 +24,7 @@ from trainwright.config.arguments import TrainingArguments
 from trainwright.config.parallel import Sharding, sharding_of, without_effect
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.core.backend import Backend
-from trainwright.core.spread import is_spread, whole
+from trainwright.core.dtensors import is_dtensor, whole
 from trainwright.engines.torch.module import main_model
 from trainwright.engines.torch.strategies.base import Strategy, StrategyContext
 from trainwright.engines.torch.strategies.blocks import blocks_of, checkpoint_activations
@@ -122,7 +122,7 @@ class ShardedFSDP(Strategy):
     def _load(self, part: nn.Module, root: nn.Module, backend: Backend, generator: torch.Generator) -> None:
         """Parameters of ``part`` that are not sharded yet, with the first process's values, on the device."""
         fill(part, root, self.device, generator)
-        own = [p for p in part.parameters() if not is_spread(p)]
+        own = [p for p in part.parameters() if not is_dtensor(p)]
         backend.share([*own, *part.buffers()])
 
     @contextlib.contextmanager
@@ -185,7 +185,7 @@ class ShardedFSDP(Strategy):
         """Squares are summed over the parts of a tensor wherever they are; kept together by how they are spread."""
         groups: dict[Any, list[Tensor]] = {}
         for gradient in gradients:
-            key = (gradient.device_mesh, gradient.placements) if is_spread(gradient) else None
+            key = (gradient.device_mesh, gradient.placements) if is_dtensor(gradient) else None
             groups.setdefault(key, []).append(gradient)
         norms = [whole(nn.utils.get_total_norm(group)) for group in groups.values()]
         if not norms:
@@ -248,7 +248,7 @@ def _refuse_unsuitable(groups: list[nn.Module]) -> None:
 
 def local_part(tensor: Any) -> Tensor:
     """What this process has of ``tensor``."""
-    return tensor.to_local() if is_spread(tensor) else tensor
+    return tensor.to_local() if is_dtensor(tensor) else tensor
 
 
 def _refuse_what_needs_whole_weights(context: StrategyContext) -> None:

@@ -21,7 +21,7 @@ _EXCHANGES = (os.path.join("torch", "distributed"), os.path.join("torch", "autog
 
 
 @dataclass(frozen=True)
-class Sign:
+class Heartbeat:
     """What one process said last."""
 
     rank: int
@@ -46,9 +46,9 @@ class Sign:
 class Verdict:
     """Who holds up the others: processes that stopped giving signs, and those that do something else than wait."""
 
-    frozen: list[Sign]
+    frozen: list[Heartbeat]
     missing: list[int]
-    behind: list[Sign]
+    behind: list[Heartbeat]
     #: Those that give signs.
     alive: list[int]
 
@@ -60,7 +60,7 @@ class Verdict:
         return "; ".join(parts)
 
 
-class SignsOfLife:
+class Heartbeats:
     """The signs of all processes of a run, in a folder that all of them reach."""
 
     def __init__(self, run: Path, rank: int, world_size: int) -> None:
@@ -73,7 +73,7 @@ class SignsOfLife:
     def give(self, *, step: int, phase: str, place: str, silent: float, frame: FrameType | None) -> None:
         """Say where this process stands; a disk that refuses is no reason to stop."""
         self._number += 1
-        sign = Sign(
+        sign = Heartbeat(
             self.rank,
             socket.gethostname(),
             os.getpid(),
@@ -89,14 +89,14 @@ class SignsOfLife:
             self._folder.mkdir(parents=True, exist_ok=True)
             replace_text(self._path(self.rank), json.dumps(asdict(sign)) + "\n", by_several=True)
 
-    def read(self) -> dict[int, Sign]:
+    def read(self) -> dict[int, Heartbeat]:
         """The last sign of each process that has given one."""
-        found: dict[int, Sign] = {}
-        names = {entry.name for entry in fields(Sign)}
+        found: dict[int, Heartbeat] = {}
+        names = {entry.name for entry in fields(Heartbeat)}
         for rank in range(self.world_size):
             with contextlib.suppress(OSError, ValueError, TypeError):
                 given = json.loads(self._path(rank).read_text(encoding="utf-8"))
-                found[rank] = Sign(**{name: given[name] for name in names & set(given)})
+                found[rank] = Heartbeat(**{name: given[name] for name in names & set(given)})
         return found
 
     def withdraw(self) -> None:
@@ -105,7 +105,7 @@ class SignsOfLife:
             self._path(self.rank).unlink(missing_ok=True)
             self._folder.rmdir()
 
-    def compare(self, before: dict[int, Sign], now: dict[int, Sign]) -> Verdict:
+    def compare(self, before: dict[int, Heartbeat], now: dict[int, Heartbeat]) -> Verdict:
         """Judge by two readings some signs apart; ``now`` must hold a fresh sign of this process."""
         alive = [
             rank

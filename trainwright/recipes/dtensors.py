@@ -6,14 +6,14 @@ from typing import Any
 
 from torch import Tensor
 
-from trainwright.core.spread import is_spread
+from trainwright.core.dtensors import is_dtensor
 
 
 def placed(tensor: Tensor, weight: Any) -> Tensor:
     """``tensor``, which every process has whole, where ``weight`` is and in the parts that it is in."""
-    if not is_spread(weight):
+    if not is_dtensor(weight):
         return tensor.to(weight.device)
-    if is_spread(tensor):
+    if is_dtensor(tensor):
         return tensor
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset

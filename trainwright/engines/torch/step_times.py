@@ -47,7 +47,7 @@ def sum_told(backend: Backend, count: Any, flags: list[int], clock: Untimed) -> 
     return total, sums[: len(flags)]
 
 
-class OwnTime(Untimed):
+class StepTimes(Untimed):
     """Seconds of own work per step since the last log, of this process and, as it last heard, of every other.
 
     In it: fetching the batch, callbacks at the start of the step, and forward and backward passes up to the first

@@ -18,7 +18,7 @@ from torch import Tensor
 from trainwright.checkpoint.pieces import Piece, nbytes, owners, put_in
 
 
-class Together:
+class WriterGroup:
     """The writers of a run's checkpoints; every process of the run makes one at the same moment."""
 
     def __init__(self, seconds: float) -> None:

@@ -11,7 +11,7 @@ from trainwright.core.modifier import Modifier, Site
 from trainwright.recipes.pruning.optimizer_state import replace_parameters
 
 
-class Drive:
+class ManualLoop:
     """Calls modifiers at the right moments of somebody's own loop.
 
     >>> import torch
@@ -21,7 +21,7 @@ class Drive:
     >>> half = MagnitudePruningModifier(
     ...     params="__ALL_PRUNABLE__", init_sparsity=0.0, final_sparsity=0.5, start_epoch=0, end_epoch=1
     ... )
-    >>> drive = Drive([half], model, optimizer, steps_per_epoch=4)
+    >>> drive = ManualLoop([half], model, optimizer, steps_per_epoch=4)
     >>> for step in range(4):
     ...     loss = model(torch.randn(2, 10)).square().mean()
     ...     drive.loss(loss).backward()
