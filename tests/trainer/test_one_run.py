@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import weakref
 from pathlib import Path
 from typing import Any
@@ -190,3 +191,16 @@ def test_overrides_reach_the_loss_however_deep_and_whenever_they_come(tmp_path: 
     trainer.train()
     assert trainer.depth == 4
     assert len(patched) == 2
+
+
+def test_a_trainer_can_be_sent_to_another_process(tmp_path: Path) -> None:
+    """Before a training and after one; what arrives trains as what was sent."""
+    trainer = build(tmp_path, Net())
+    for _ in range(2):
+        arrived = pickle.loads(pickle.dumps(trainer))  # noqa: S301
+        for one in (trainer, arrived):
+            one.train()
+        for ours, theirs in zip(trainer.model.parameters(), arrived.model.parameters(), strict=True):
+            assert torch.equal(ours, theirs)
+        assert arrived.state.global_step == trainer.state.global_step > 0
+        assert arrived.engine is not trainer.engine

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trainwright.config.cadence import NEVER, Every
+from trainwright.config.cadence import Every
 from trainwright.config.fields import AllFields, is_ours, ours
 from trainwright.config.removal import default_of
 
@@ -96,8 +96,8 @@ def log_is_likely(args: AllFields, state: Any, *, epoch_ends: bool) -> bool:
         return True
     # Asked on every step, so the usual case, none of ours, comes first.
     text = None if args.log_every is None else ours(args).log_every
-    every = NEVER if text is None else Every.parse(text)
-    if not every or every.as_strategy()[0] != "steps" or every.only_steps():
+    every = None if text is None else Every.parse(text)
+    if every is None or every.as_strategy()[0] != "steps" or every.only_steps():
         # Hugging Face's words say the same, and state.logging_steps may have been changed by a callback.
         if args.logging_strategy == "steps":
             return step % state.logging_steps == 0

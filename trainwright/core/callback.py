@@ -147,6 +147,10 @@ class _Heard(dict[str, list[Callable[..., Any]]]):
         return found
 
 
+#: What events pass on that outlives a run.
+_OF_A_TRAINER = ("model", "processing_class", "tokenizer", "optimizer", "lr_scheduler")
+
+
 class CallbackHandler:
     """The callbacks of one run, and a table event -> listeners, so that an event nobody hears costs one look-up."""
 
@@ -178,6 +182,15 @@ class CallbackHandler:
             # An evaluate() of one's own calls `callback_handler.on_evaluate(args, state, control, metrics)`.
             return partial(self._call_as_transformers_does, name)
         raise AttributeError(name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what belongs to a run in this process."""
+        kept = {name: value if name in _OF_A_TRAINER else None for name, value in self.references.items()}
+        return {**vars(self), "references": kept, "heard": None, "_before_looking": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self.heard = _Heard(self)
 
     def _call_as_transformers_does(
         self,

@@ -38,11 +38,8 @@ class Exchange(Protocol):
 
     #: Whether no other process takes part.
     is_alone: bool
-
-    @property
-    def runs_in_step(self) -> bool:
-        """Whether every process must run as many forward and backward passes as the others."""
-        ...
+    #: Whether every process must run as many forward and backward passes as the others.
+    runs_in_step: bool
 
     def most(self, number: int) -> int:
         """The largest ``number`` of any process."""
@@ -68,8 +65,9 @@ class Step(Exchange, Protocol):
         """Samples in ``batch``."""
         ...
 
-    def count_targets(self, batch: Any) -> Any:
-        """What the mean loss of ``batch`` is taken over, before it goes to the device."""
+    @property
+    def count_targets(self) -> Callable[[Any], Any]:
+        """What the mean loss of a batch is taken over, before it goes to the device."""
         ...
 
     def forward_backward(self, batch: Any, portion: Portion, *, sync: bool) -> Any:
@@ -127,7 +125,8 @@ class Evaluator(Exchange, Protocol):
     """What evaluation asks of a framework."""
 
     def rows(self, batch: Any) -> int: ...
-    def count_targets(self, batch: Any) -> Any: ...
+    @property
+    def count_targets(self) -> Callable[[Any], Any]: ...
     def is_out_of_memory(self, error: Exception) -> bool: ...
 
     def to_host(self, value: Any) -> Any:

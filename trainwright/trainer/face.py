@@ -89,10 +89,17 @@ class Face:
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         trainer = super().__new__(cls)
         # Before the constructor: a subclass may set attributes before it calls ours.
-        trainer._setup = Setup(hooks=weakref.ref(trainer))
-        # Engine and setup know each other: without this, memory would wait for the garbage collector.
-        weakref.finalize(trainer, vars(trainer._setup).clear).atexit = False  # type: ignore[missing-attribute]
+        trainer._own(Setup(hooks=weakref.ref(trainer)))
         return trainer
+
+    def _own(self, setup: Setup) -> None:
+        self._setup = setup
+        # Engine and setup know each other: without this, memory would wait for the garbage collector.
+        weakref.finalize(self, vars(setup).clear).atexit = False  # type: ignore[missing-attribute]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what belongs to this process: a Trainer may be sent to another, by Ray say, and trains there."""
+        return {**vars(self), "_run": None, "accelerator": None}
 
     @property
     def args(self) -> TrainingArguments:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,12 @@ class Methods(Face):
         self.is_fsdp_enabled = self.strategy.layout.name == "fsdp"
         self.is_deepspeed_enabled = self.strategy.layout.name == "deepspeed"
         self.accelerator = AcceleratorView(self.engine, self.args.gradient_accumulation_steps)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._own(self._setup)
+        self._setup.hooks = weakref.ref(self)
+        self.create_accelerator_and_postprocess()
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """A new model from ``model_init``, which may take the trial."""

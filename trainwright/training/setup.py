@@ -158,6 +158,10 @@ class Setup:
     piece_effects_were_noted: bool = False
     own_step_was_noted: bool = False
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what belongs to this process; the Trainer that takes it up in another makes its own."""
+        return {**vars(self), "engine": None, "hooks": None, "run": None, "is_in_train": False}
+
     def take_arguments(self, args: TrainingArguments) -> None:
         """Go by other arguments from now on."""
         self.given_args, self.args = args, ours(args)

@@ -61,7 +61,8 @@ class TorchEngine(TorchExchange):
         #: Whether the backend has something to do with gradients.
         self._reduces = not self.is_alone or type(self.backend) is not SingleProcess
         self.max_grad_norm = max_grad_norm
-        self._count_targets = count_targets
+        #: What a batch's mean loss is taken over, as the front door says.
+        self.count_targets = count_targets
         self.meter = LossMeter(skip_nonfinite=skip_nonfinite_logs)
         self._training_step = training_step
         self._grad_norm: Tensor | float | None = None
@@ -146,9 +147,6 @@ class TorchEngine(TorchExchange):
     def mark_boundary(self) -> None:
         self.boundary.mark()
         self._own_time.start()
-
-    def count_targets(self, batch: Any) -> Any:
-        return self._count_targets(batch)
 
     def forward_backward(self, batch: Any, portion: Portion, *, sync: bool) -> Tensor | None:
         self._sums_now = sync and self.weights.sums_in_backward

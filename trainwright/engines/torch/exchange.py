@@ -23,10 +23,7 @@ class TorchExchange:
         self.backend = backend
         self.weights = strategy
         self.is_alone = backend.world_size == 1
-
-    @property
-    def runs_in_step(self) -> bool:
-        return self.weights.runs_in_step and not self.is_alone
+        self.runs_in_step = strategy.runs_in_step and not self.is_alone
 
     def most(self, number: int) -> int:
         """The largest ``number`` of any process."""
