@@ -64,7 +64,7 @@ ALLOWED = {
     "recipes/quantization/choosing.py:_refuse_strangers": "which of them there are, for the message",
     # Other libraries' conventions and files that know only the names of classes.
     "engines/torch/targets.py:shifts_labels": "...ForCausalLM and the like shift labels",
-    "training/signatures.py:label_names": "...QuestionAnswering has two labels, as transformers' find_labels",
+    "core/signatures.py:label_names": "...QuestionAnswering has two labels, as transformers' find_labels",
     "training/restore.py:restore_callbacks": "trainer_state.json keeps callbacks' states by class name",
     "experiment/schema.py:experiment_schema": "pydantic files its definitions under the names of classes",
     # Generators that another library wrote in C have nothing else that tells.

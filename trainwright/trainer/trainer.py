@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from trainwright.callbacks.tracking import TrackerCallback
+from trainwright.checkpoint.delivery import delivery_to
 from trainwright.config import TrainingArguments, adopt_arguments, check_device
 from trainwright.config.run_directory import run_directory
 from trainwright.core.backend import Backend
@@ -30,7 +31,6 @@ from trainwright.trainer.notes import set_up_notes
 from trainwright.trainer.search import default_objective, default_space, search_hyperparameters
 from trainwright.trainer.start_up import leaves_at_once
 from trainwright.training import evaluation
-from trainwright.training.checkpointer import delivery_to
 from trainwright.training.construction import (
     choose_backend,
     choose_collator,

@@ -9,6 +9,7 @@ from pathlib import Path
 from trainwright.checkpoint.interchange.continuing import LoaderDraws
 from trainwright.core.engine import RunLink
 from trainwright.core.run import Phase, Unfinished
+from trainwright.core.signatures import accepted_keywords
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.data.feed import TrainFeed, take
 from trainwright.engines.torch.nonfinite import NonFiniteWatch
@@ -22,7 +23,6 @@ from trainwright.training.resume import continue_from
 from trainwright.training.run import TrainingRun
 from trainwright.training.save import may_save_unasked
 from trainwright.training.setup import data_rank
-from trainwright.training.signatures import accepted_keywords
 from trainwright.training.step import draw_batches
 from trainwright.training.stop import agree_on_the_time, flags_for_others, hear_others, leave_if_asked
 

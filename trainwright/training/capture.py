@@ -16,6 +16,7 @@ from trainwright.checkpoint.left_out import LeftOut, clear_the_way
 from trainwright.checkpoint.optimizer_state import OWN_TYPE, flatten_optimizer, of_own_type
 from trainwright.checkpoint.pack import TensorPack, file_chunks
 from trainwright.checkpoint.saver import SaveJob
+from trainwright.checkpoint.shared_files import SharedFiles, gathered
 from trainwright.checkpoint.training_state import CALLBACKS, OPTIMIZER, RANDOM, TRAINING
 from trainwright.checkpoint.weights import (
     WEIGHTS,
@@ -34,7 +35,6 @@ from trainwright.training.optimizers import optimizer_parameter_names
 from trainwright.training.recipe_folder import STATE, state_file
 from trainwright.training.run import TrainingRun
 from trainwright.training.setup import Setup
-from trainwright.training.shared_capture import SharedFiles, gathered
 
 #: Key, in a parameter's optimizer state, of the weight that training goes on with.
 IN_TRAINING = "weight_in_training"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from trainwright.core.modifier import TEACHER_COLUMNS
+from trainwright.core.signatures import accepted_keywords
 from trainwright.data.batches import FixedBatches
 from trainwright.data.columns import forward_columns, use_columns
 from trainwright.data.curriculum import Curriculum, CurriculumOrder, joined
@@ -23,7 +24,6 @@ from trainwright.data.order import SequentialOrder
 from trainwright.data.teacher_columns import TeacherColumnsCollator
 from trainwright.training.modules import data_of_module, is_loader, refuse_with_own_loader, use_own_eval_data
 from trainwright.training.setup import Setup
-from trainwright.training.signatures import accepted_keywords
 
 
 def train_dataloader(setup: Setup) -> Any:

@@ -20,12 +20,12 @@ from trainwright.data.rebuild import shared_evaluation, sharing_of
 from trainwright.engines.torch.logged import Means
 from trainwright.engines.torch.metrics import adds_up_over_processes, without_sync
 from trainwright.engines.torch.module_engine import ModuleEngine
+from trainwright.engines.torch.outputs import mean_of, parts_of, predictions_in
 from trainwright.engines.torch.precision import full_eval_dtype, half_evaluation
 from trainwright.engines.torch.targets import base_model, find_labels
 from trainwright.loop.evaluate import EvaluationPlan, is_streaming_metric
 from trainwright.loop.evaluate import evaluate as run_plan
 from trainwright.training.modules import attach_module, data_of_module, use_own_eval_data
-from trainwright.training.outputs import mean_of, parts_of, predictions_in
 from trainwright.training.setup import Setup, data_rank, require_model
 from trainwright.training.step import call_compute_loss, call_model, running_module
 from trainwright.training.stop import leave_if_asked

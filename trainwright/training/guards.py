@@ -7,10 +7,10 @@ from functools import partial
 from trainwright.callbacks.rank_log import RankLogCallback
 from trainwright.callbacks.stragglers import StragglersCallback
 from trainwright.callbacks.watchdog import WatchdogCallback
+from trainwright.engines.torch.weight_check import weight_check
 from trainwright.training.run import TrainingRun
 from trainwright.training.save_model import run_folder
 from trainwright.training.stop import leave_hanging
-from trainwright.training.weight_check import weight_check
 
 
 def set_guards(run: TrainingRun) -> None:

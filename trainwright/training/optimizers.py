@@ -9,13 +9,13 @@ from torch import nn
 
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.core.module import StepPlan
+from trainwright.engines.torch.configured_optimizers import configured, note_unused_arguments
 from trainwright.engines.torch.joint import join_optimizers, join_schedules
 from trainwright.engines.torch.module import Module
 from trainwright.engines.torch.optim import build_optimizer, optimizer_class_and_kwargs
 from trainwright.engines.torch.schedules import build_scheduler, needs_metric
 from trainwright.engines.torch.targets import unwrap
 from trainwright.training.hooks import is_overridden
-from trainwright.training.module_optimizers import configured, note_unused_arguments
 from trainwright.training.modules import forget_configured
 from trainwright.training.setup import Setup
 

@@ -10,6 +10,7 @@ from trainwright.checkpoint.directory import checkpoint_path, rotate, sweep
 from trainwright.checkpoint.identity import Owner, RunIdentity
 from trainwright.checkpoint.ownership import claim
 from trainwright.checkpoint.saver import SaveJob, Saver
+from trainwright.checkpoint.shared_files import NothingToWrite
 from trainwright.checkpoint.weights import WEIGHTS
 from trainwright.config.intervals import SAVE, cadence
 from trainwright.core.callback import listens_to
@@ -23,7 +24,6 @@ from trainwright.training.random_state import random_now, say_what_came_late
 from trainwright.training.run import TrainingRun
 from trainwright.training.save_model import run_folder, shared_writers
 from trainwright.training.setup import Setup
-from trainwright.training.shared_capture import NothingToWrite
 
 logger = logging.getLogger("trainwright")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from trainwright.checkpoint.pack import TensorPack
+from trainwright.checkpoint.shared_files import SharedFiles, gathered, saved_by_all
 from trainwright.checkpoint.weights import WEIGHTS, copied_apart, save_config, save_weights
 from trainwright.checkpoint.writer_group import WriterGroup
 from trainwright.config.run_directory import run_directory
@@ -18,7 +19,6 @@ from trainwright.training.checkpoint_texts import arguments_text
 from trainwright.training.hooks import is_users_own
 from trainwright.training.recipe_folder import state_file, write_recipe_files
 from trainwright.training.setup import Setup
-from trainwright.training.shared_capture import SharedFiles, gathered, saved_by_all
 
 logger = logging.getLogger("trainwright")
 

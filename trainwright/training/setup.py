@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from torch import Tensor, nn
 
+from trainwright.checkpoint.delivery import CheckpointDelivery
 from trainwright.checkpoint.writer_group import WriterGroup
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.backends import ProcessRank
@@ -23,7 +24,6 @@ from trainwright.engines.torch.logged import Means
 from trainwright.engines.torch.memory import MemoryReport
 from trainwright.engines.torch.module import Module
 from trainwright.engines.torch.targets import TargetCounter
-from trainwright.training.checkpointer import CheckpointDelivery
 
 if TYPE_CHECKING:
     from trainwright.recipes.language.records import Recipe

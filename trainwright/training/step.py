@@ -10,6 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.core.engine import Portion
+from trainwright.core.signatures import (
+    accepted_keywords,
+    forward_parameters,
+    label_names,
+    returns_loss_by_default,
+    takes_keyword,
+)
 from trainwright.data.feed import take
 from trainwright.engines.torch.losses import logits_of, loss_of, smoothed_loss
 from trainwright.engines.torch.module import Module, loss_in, module_in
@@ -18,13 +25,6 @@ from trainwright.engines.torch.targets import TargetCounter, base_model, is_mapp
 from trainwright.recipes.distillation.teacher import without_teacher_columns
 from trainwright.training.hooks import is_overridden
 from trainwright.training.setup import Calling, Setup
-from trainwright.training.signatures import (
-    accepted_keywords,
-    forward_parameters,
-    label_names,
-    returns_loss_by_default,
-    takes_keyword,
-)
 
 logger = logging.getLogger("trainwright")
 
