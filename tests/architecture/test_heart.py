@@ -88,6 +88,77 @@ def test_only_engines_know_a_strategy_by_its_flags() -> None:
     assert found == []
 
 
+def test_nobody_outside_the_engines_sets_what_is_an_engines() -> None:
+    """What an engine is to know it is told by its methods; ``core/engine.py`` names them all, and types check that."""
+    others = [path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name not in ("engines", "__pycache__")]
+    found = [
+        f"{path}:{node.lineno} {ast.unparse(node)}"
+        for path, tree in trees(*others)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and ast.unparse(node.value).split(".")[-1] in ("engine", "boundary", "weights")
+        and not ast.unparse(node).startswith("self.")
+    ]
+    assert found == []
+
+
+def test_arguments_have_a_type() -> None:
+    """Wherever a parameter is called ``args`` and means the arguments of a training."""
+    found = [
+        f"{path}:{node.lineno}"
+        for path, tree in trees("core", "loop", "training", "trainer", "callbacks", "config", "checkpoint", "data")
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef)
+        for node in (*function.args.args, *function.args.kwonlyargs)
+        if node.arg == "args" and node.annotation is not None and ast.unparse(node.annotation) == "Any"
+    ]
+    assert [place for place in found if place.split(":")[0] not in UNTYPED] == []
+
+
+#: ``ours`` and ``is_ours`` make typed arguments of anybody's.
+UNTYPED = {"config/fields/__init__.py"}
+
+#: Names of torch's that objects of ours have too.
+TORCHS = {"_buffers", "_parameters", "_values", "_shutdown_workers", "_try_get_data", "_exit"}
+
+
+def private_names(tree: ast.Module) -> set[str]:
+    """What the classes of a module call theirs."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+            found.add(node.attr)
+        elif isinstance(node, ast.ClassDef):
+            found |= {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+            found |= {
+                target.id
+                for part in node.body
+                if isinstance(part, (ast.Assign, ast.AnnAssign))
+                for target in (part.targets if isinstance(part, ast.Assign) else [part.target])
+                if isinstance(target, ast.Name)
+            }
+    return {name for name in found if name.startswith("_") and not name.startswith("__")}
+
+
+def test_no_private_attribute_of_another_modules_object_is_read() -> None:
+    """Those that subclasses of a Trainer override begin with an underscore too; they are hooks, and listed."""
+    everything = [path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]
+    own = {path: private_names(tree) for path, tree in trees(*everything)}
+    ours = set().union(*own.values()) - HOOKS - TORCHS
+    found = [
+        f"{path}:{node.lineno} {ast.unparse(node)}"
+        for path, tree in trees(*everything)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr in ours - own[path]
+        and ast.unparse(node.value) not in ("self", "cls", "super()")
+        # The face is three files.
+        and not (path.startswith("trainer/") and node.attr == "_setup")
+    ]
+    assert found == []
+
+
 def test_every_event_that_anybody_listens_to_is_an_event() -> None:
     heard = {
         f"{node.name}"

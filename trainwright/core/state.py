@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.secrets import redacted_values
 from trainwright.core.files import replace_text
 
@@ -106,7 +107,7 @@ class TrainerState:
         known = {f.name for f in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in stored.items() if name in known})
 
-    def compute_steps(self, args: Any, max_steps: int) -> None:
+    def compute_steps(self, args: TrainingArguments, max_steps: int) -> None:
         """Resolve ``logging/eval/save_steps`` below 1 into a share of ``max_steps``."""
         for kind in ("logging", "eval", "save"):
             steps = getattr(args, f"{kind}_steps")

@@ -13,7 +13,7 @@ from trainwright.config.arguments import TrainingArguments
 from trainwright.config.fields import ours
 from trainwright.core.callback import EVENTS
 from trainwright.engines.torch.engine import TorchEngine
-from trainwright.engines.torch.module import Module, module_in
+from trainwright.engines.torch.module import Module, attach_run, module_in
 from trainwright.engines.torch.module_engine import ManualEngine, ModuleEngine
 from trainwright.engines.torch.targets import unwrap
 from trainwright.training.hooks import is_users_own
@@ -68,7 +68,7 @@ def engine_class(setup: Setup) -> type[TorchEngine]:
 def attach_module(setup: Setup) -> None:
     """``self.log`` and the like of the Module reach this Trainer, and no other that it was given to before."""
     if setup.module is not None and isinstance(setup.engine, ModuleEngine):
-        setup.module._attach(setup.engine)
+        attach_run(setup.module, setup.engine)
 
 
 def check_own_states(setup: Setup) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from trainwright.compat.accmt.callbacks import CallbackEvents
 from trainwright.compat.accmt.hyperparameters import HyperParameters
 from trainwright.compat.accmt.metrics import Metric
-from trainwright.compat.accmt.modules import AcceleratorModule
+from trainwright.compat.accmt.modules import AcceleratorModule, is_extended, registered_models
 from trainwright.compat.accmt.status import ONLY_SET
 from trainwright.compat.accmt.tools import build_optimizer, build_schedule
 from trainwright.core.module import StepPlan
@@ -48,15 +48,15 @@ class AcceleratedModule(Module):
     ) -> None:
         super().__init__()
         self.model = module.model
-        for name, _, _ in module._registered:
+        for name, _, _ in registered_models(module):
             self.add_module(f"registered_{name}", getattr(module, name))
         self.users, self.hps, self.metrics = module, hps, metrics
-        self.automatic_optimization = not module._is_extended and hps.optim is not torch.optim.LBFGS
+        self.automatic_optimization = not is_extended(module) and hps.optim is not torch.optim.LBFGS
         self._status, self._events, self._clip = status, events, clip
         self._validation_batch = validation_batch
         #: The validation set that is being evaluated.
         self.validation_set = ONLY_SET
-        shared = type(module).step is not AcceleratorModule.step and not module._is_extended
+        shared = type(module).step is not AcceleratorModule.step and not is_extended(module)
         self._train = _call_of(module, "step" if shared else "training_step")
         self._validate = _call_of(module, "step" if shared else "validation_step")
         own_test = type(module).test_step is not AcceleratorModule.test_step
@@ -65,10 +65,10 @@ class AcceleratedModule(Module):
     # ---- steps
 
     def training_step(self, batch: Any) -> Any:
-        if not self.automatic_optimization and not self.users._is_extended:
+        if not self.automatic_optimization and not is_extended(self.users):
             return self._closure_step(batch)
         self._events.tell("on_before_training_step", batch)
-        loss = _checked(self._train(batch, ONLY_SET, self._status), self.users, self.users._is_extended)
+        loss = _checked(self._train(batch, ONLY_SET, self._status), self.users, is_extended(self.users))
         self._events.tell("on_after_training_step")
         if loss is not None and self.automatic_optimization:
             self._events.tell("on_before_backward", loss)
@@ -155,8 +155,8 @@ class AcceleratedModule(Module):
         if not self.automatic_optimization and isinstance(schedule, dict):
             # Stepped by hand, whatever it counts.
             schedule = schedule["scheduler"]
-        further = [getattr(users, name) for _, name, _ in users._registered if name is not None]
-        schedules = [getattr(users, name) for _, _, name in users._registered if name is not None]
+        further = [getattr(users, name) for _, name, _ in registered_models(users) if name is not None]
+        schedules = [getattr(users, name) for _, _, name in registered_models(users) if name is not None]
         return [optimizer, *further], [*([] if schedule is None else [schedule]), *schedules]
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
@@ -166,10 +166,10 @@ class AcceleratedModule(Module):
         """Once training has optimizers: give the module those it steps, or may look at."""
         users, optimizers, schedules = self.users, self.optimizers(), self.schedulers()
         users.optimizer = optimizers[0]
-        names = [name for _, name, _ in users._registered if name is not None]
+        names = [name for _, name, _ in registered_models(users) if name is not None]
         for name, optimizer in zip(names, optimizers[1:], strict=True):
             setattr(users, name, optimizer)
-        own = len(schedules) - sum(name is not None for _, _, name in users._registered)
+        own = len(schedules) - sum(name is not None for _, _, name in registered_models(users))
         users.scheduler = schedules[0] if own else None
 
 

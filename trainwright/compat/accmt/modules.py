@@ -367,3 +367,18 @@ def _padded(tensor: Tensor, value: float, length: int, side: str) -> Tensor:
     if missing < 0:
         raise ValueError(f"pad makes tensors longer: this one has {tensor.size(-1)} and max_length is {length}.")
     return F.pad(tensor, (0, missing) if side == "right" else (missing, 0), value=value)
+
+
+def attach_run(module: AcceleratorModule, run: ModuleRun) -> None:
+    """From now on ``self.log`` and the like of ``module`` reach ``run``."""
+    module._run = run
+
+
+def registered_models(module: AcceleratorModule) -> tuple[tuple[str, str | None, str | None], ...]:
+    """What was given to ``register``: the names of a model, its optimizer and its schedule."""
+    return module._registered
+
+
+def is_extended(module: AcceleratorModule) -> bool:
+    """Whether it steps its optimizers itself."""
+    return module._is_extended

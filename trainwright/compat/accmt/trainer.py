@@ -21,7 +21,7 @@ from trainwright.compat.accmt.hyperparameters import HyperParameters, read_confi
 from trainwright.compat.accmt.logs import InTheirWords, ValidationBatches
 from trainwright.compat.accmt.loop import Loop, prepared_teacher
 from trainwright.compat.accmt.metrics import metrics_by_set
-from trainwright.compat.accmt.modules import AcceleratorModule
+from trainwright.compat.accmt.modules import AcceleratorModule, attach_run, is_extended, registered_models
 from trainwright.compat.accmt.monitor import Monitor
 from trainwright.compat.accmt.savings import keepers, saving_modes
 from trainwright.compat.accmt.settings import Settings, native_settings, split_more
@@ -237,7 +237,7 @@ class Trainer:
         if not self._settings.verbose:
             native.remove_callback(PrinterCallback)
         self._native = native
-        module._run = RunOfModule(self, native, adapter)
+        attach_run(module, RunOfModule(self, native, adapter))
         self._events.introduce(module, self, self.state)
         return native
 
@@ -320,7 +320,7 @@ def as_module(module: Any, kwargs: dict[str, Any]) -> AcceleratorModule:
         raise ValueError(f"{sorted(kwargs)} would go to from_pretrained, and the module is there already.")
     if not isinstance(getattr(module, "model", None), nn.Module):
         raise ValueError(f"{type(module).__name__} has no self.model: put the torch.nn.Module there in __init__.")
-    if module._registered and not module._is_extended:
+    if registered_models(module) and not is_extended(module):
         raise ValueError(
             f"{type(module).__name__} registers further models, whose optimizers somebody must step: derive it from "
             "ExtendedAcceleratorModule."

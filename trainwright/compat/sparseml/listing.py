@@ -33,7 +33,7 @@ class ManagedModifiers:
         self._acting = in_order(list(listed))
         self._recipe = recipe
         if metadata is not None:
-            self._recipe = with_metadata(self._written(), metadata_from(list(metadata), metadata))
+            self._recipe = with_metadata(self.written(), metadata_from(list(metadata), metadata))
 
     def __iter__(self) -> Iterator[Modifier]:
         return self.iter_modifiers()
@@ -111,17 +111,17 @@ class ManagedModifiers:
     @property
     def metadata(self) -> Any:
         """What the recipe says it was used with."""
-        recipe = self._written()
+        recipe = self.written()
         return {s.name: s.metadata for s in recipe.stages} if recipe.is_staged else recipe.metadata
 
-    def _written(self) -> Recipe:
+    def written(self) -> Recipe:
         if self._recipe is None:
             raise ValueError("Modifiers that are in no recipe cannot be written as one: put them into the recipe.")
         return self._recipe
 
     def to_string_lines(self, include_metadata: bool = True) -> list[str]:
         """The recipe with every variable evaluated, line by line."""
-        recipe = self._written()
+        recipe = self.written()
         return write_recipe(recipe if include_metadata else _without_metadata(recipe)).splitlines()
 
     def __str__(self) -> str:

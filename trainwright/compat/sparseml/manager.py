@@ -81,11 +81,10 @@ class ScheduledModifierManager(ManagedModifiers):
                 raise ValueError("add_modifiers= cannot say which stage it means: write them into the recipe.")
             return cls(stages, metadata, recipe=recipe)
         own = [build_modifier(spec) for spec in recipe.modifiers]
-        made = cls([*own, *(add_modifiers or [])], metadata, recipe=recipe)
         if add_modifiers:
-            # What is not in a recipe cannot be written as one.
-            made._recipe = None
-        return made
+            # What is not in a recipe cannot be written as one, with metadata or without.
+            return cls([*own, *add_modifiers])
+        return cls(own, metadata, recipe=recipe)
 
     @classmethod
     def compose_staged(
@@ -96,7 +95,7 @@ class ScheduledModifierManager(ManagedModifiers):
         save_path: str | Path | None = None,
     ) -> ScheduledModifierManager:
         """One recipe after the other, as stages of one; each may be a manager, a file or text."""
-        both = [r._written() if isinstance(r, cls) else read_recipe(r) for r in (base_recipe, additional_recipe)]
+        both = [r.written() if isinstance(r, cls) else read_recipe(r) for r in (base_recipe, additional_recipe)]
         manager = cls.from_yaml(compose_staged(both[0], both[1], keep_original_epochs=keep_original_epochs))
         if save_path is not None:
             manager.save(save_path)

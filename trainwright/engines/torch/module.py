@@ -180,12 +180,6 @@ class Module(nn.Module):
             return tensor.device
         return torch.device("cpu")
 
-    # ---- for the Trainer
-
-    def _attach(self, run: ModuleRun | None) -> None:
-        if run is not self._module_run:
-            self._module_run, self._counter = run, None
-
     def _running(self, what: str) -> ModuleRun:
         if self._module_run is None:
             raise ValueError(f"self.{what}() works while a Trainer runs this {type(self).__name__}, and none does.")
@@ -225,3 +219,9 @@ def main_model(model: nn.Module) -> nn.Module:
     """``self.model`` of a Module that has one; any other model as it is."""
     module = model if isinstance(model, Module) else None
     return (module._main_model() if module is not None else None) or model
+
+
+def attach_run(module: Module, run: ModuleRun | None) -> None:
+    """From now on ``self.log`` and the like of ``module`` reach ``run``."""
+    if run is not module._module_run:
+        module._module_run, module._counter = run, None

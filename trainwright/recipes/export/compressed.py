@@ -68,7 +68,7 @@ def _round_the_rest(model: nn.Module, layers: dict[str, Quantized]) -> tuple[lis
     supported, rest = [], []
     for name, layer in layers.items():
         # Readers know linear layers alone; packed embeddings do not load in transformers.
-        is_known = type(layer)._plain is nn.Linear and layer.weight_fake_quantizer is not None
+        is_known = type(layer).plain_class is nn.Linear and layer.weight_fake_quantizer is not None
         if is_known and uses[id(layer.weight)] == 1:
             supported.append(name)
         else:

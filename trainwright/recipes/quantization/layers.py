@@ -23,7 +23,7 @@ class Quantized(nn.Module):
     """What all quantized layers have in common; mixed into the class of a layer."""
 
     #: The class that the layer had before, and which of the forms below it has now.
-    _plain: ClassVar[type[nn.Module]]
+    plain_class: ClassVar[type[nn.Module]]
     _form: ClassVar[type[Quantized]]
     weight: Tensor
     #: The switch. Plain Python, so that compiled code is made anew when it changes.
@@ -56,7 +56,7 @@ class Quantized(nn.Module):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # Copies and pickles name the plain class, for this one is made where it is needed.
-        return _remade, (type(self)._plain, type(self)._form), self.__dict__
+        return _remade, (type(self).plain_class, type(self)._form), self.__dict__
 
 
 class QuantizedLinear(Quantized, nn.Linear):
@@ -136,7 +136,7 @@ class QuantizedInputsFirst(Quantized):
 class FreezableBatchNorm(nn.Module):
     """Batch normalization that can keep its statistics while the rest of the model trains."""
 
-    _plain: ClassVar[type[nn.Module]]
+    plain_class: ClassVar[type[nn.Module]]
     _form: ClassVar[type[nn.Module]]
     keeps_statistics: bool = False
 
@@ -149,7 +149,7 @@ class FreezableBatchNorm(nn.Module):
         )
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return _remade, (type(self)._plain, type(self)._form), self.__dict__
+        return _remade, (type(self).plain_class, type(self)._form), self.__dict__
 
 
 _FORMS: dict[type[nn.Module], type[Quantized]] = {
@@ -221,14 +221,14 @@ def restore_layer(layer: nn.Module) -> None:
         layer.__dict__.pop(name, None)
     for name in ("rounds", "keeps_statistics"):
         layer.__dict__.pop(name, None)
-    layer.__class__ = type(layer)._plain  # type: ignore[bad-argument-type]
+    layer.__class__ = type(layer).plain_class  # type: ignore[bad-argument-type]
 
 
 @cache
 def _class_of(plain: type[nn.Module], form: type[nn.Module]) -> type[nn.Module]:
     """A class between ``form`` and ``plain``, so that a ``forward`` of a subclass reaches the form's by super()."""
     # For tracers, which take torch's own layers as they are, it is one of them.
-    names = {"__module__": plain.__module__, "__qualname__": plain.__qualname__, "_plain": plain, "_form": form}
+    names = {"__module__": plain.__module__, "__qualname__": plain.__qualname__, "plain_class": plain, "_form": form}
     bases = (form,) if plain in _FORMS else (plain, form) if issubclass(form, tuple(_FORMS)) else (form, plain)
     return type(plain.__name__, bases, names)
 
