@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainwright import TrainingArguments
 from trainwright.config.cadence import NEVER, Every, RunProgress
 from trainwright.core.state import TrainerState
 
@@ -110,11 +111,9 @@ def test_steps_are_due_at_the_multiples(interval: int, length: int) -> None:
 
 @given(st.integers(1, 999), st.integers(1, 2000))
 def test_shares_resolve_as_the_state_resolves_them(thousandths: int, length: int) -> None:
-    class Arguments:
-        logging_steps = eval_steps = save_steps = thousandths / 1000
-
+    share = thousandths / 1000
     state = TrainerState()
-    state.compute_steps(Arguments, length)
+    state.compute_steps(TrainingArguments("out", logging_steps=share, eval_steps=share, save_steps=share), length)
     assert Every.from_strategy("steps", thousandths / 1000).step_interval(length) == state.save_steps
     assert Every.parse(f"{thousandths / 10}%").step_interval(length) == state.save_steps
     assert state.save_steps == math.ceil(length * (thousandths / 1000))
