@@ -43,7 +43,7 @@ class Delivery:
     ``name`` is for messages; ``started`` hears the id that ``start`` returned.
     """
 
-    def __init__(self, name: str, tracker: Any, started: Callable[[str | None], None] = lambda _: None) -> None:
+    def __init__(self, name: str, tracker: object, started: Callable[[str | None], None] = lambda _: None) -> None:
         self.name, self.tracker = name, tracker
         self._started = started
         self._waiting: deque[_Entry] = deque()
@@ -69,7 +69,7 @@ class Delivery:
         if not answered:
             self._tell(f"it has not answered for {START_WITHIN:g} s")
 
-    def put(self, verb: str, *values: Any) -> None:
+    def put(self, verb: str, *values: object) -> None:
         """Call ``tracker.verb(*values)`` soon."""
         with self._change:
             if len(self._waiting) >= MOST_WAITING:

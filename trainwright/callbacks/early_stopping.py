@@ -49,7 +49,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         state: TrainerState,
         control: TrainerControl,
         metrics: dict[str, float] | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         name = args.metric_for_best_model
         assert name is not None

@@ -24,7 +24,7 @@ _PACKAGES = (
 )
 
 
-def environment_facts(model: Any = None, loader: Any = None) -> dict[str, Any]:
+def environment_facts(model: Any = None, loader: object = None) -> dict[str, Any]:
     """Versions, hardware, git commit, command line, and what is known of model and data."""
     facts = {
         "command": masked_command(sys.argv),

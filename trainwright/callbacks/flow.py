@@ -44,7 +44,9 @@ class DefaultFlowCallback(TrainerCallback):
                 interval = rhythm.every.step_interval(state.max_steps, state.num_train_epochs)
                 setattr(state, rhythm.topic.steps, interval)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         step = state.global_step
         if self._strategies != (args.logging_strategy, args.eval_strategy, args.save_strategy):
             self._read(args, state)
@@ -77,7 +79,7 @@ class DefaultFlowCallback(TrainerCallback):
             self._save.last = self._moment(state)
 
     def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         if self._strategies != (args.logging_strategy, args.eval_strategy, args.save_strategy):
             self._read(args, state)
@@ -98,13 +100,15 @@ class DefaultFlowCallback(TrainerCallback):
         if self._log.every.counts("time") and "loss" in (kwargs.get("logs") or {}):
             self._log.last = self._moment(state)
 
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         if self._evaluate.every.counts("time"):
             self._evaluate.last = self._moment(state)
         if self._save.every.counts("eval") and self._is_due(self._save, state):
             control.should_save = True
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         # Whoever asked for it: minutes count from the last checkpoint there is.
         if self._save.every.counts("time"):
             self._save.last = self._moment(state)

@@ -60,7 +60,9 @@ class NotebookCallback(ProgressCallback):
         self._screen = display(HTML(self._page(state)), display_id=True)
 
     @harmless
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         if time.monotonic() - self._drawn > _PAUSE:
             self._draw(state)
 
@@ -77,7 +79,7 @@ class NotebookCallback(ProgressCallback):
 
     @harmless
     def on_prediction_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         self._predicted += 1
         if self._screen is not None and time.monotonic() - self._drawn > _PAUSE:
@@ -86,16 +88,20 @@ class NotebookCallback(ProgressCallback):
             self._draw(state)
 
     @harmless
-    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         self._predicted, self._note = 0, ""
 
     @harmless
-    def on_predict(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_predict(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         self._predicted, self._note = 0, ""
 
     @harmless
     def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         took = time.perf_counter() - self._began
         self._note = wording.closing_line(args, state, self._summary, self._first_step, took)
@@ -173,7 +179,7 @@ class NotebookCallback(ProgressCallback):
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _number(value: Any) -> str:
+def _number(value: object) -> str:
     return "" if value is None else f"{value:.4g}"
 
 

@@ -55,7 +55,7 @@ def harmless(method: Event) -> Event:
 
     @functools.wraps(method)
     def guarded(
-        self: ProgressCallback, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self: ProgressCallback, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         if self._gave_up or not state.is_world_process_zero:
             return
@@ -115,7 +115,7 @@ class ProgressCallback(TrainerCallback):
 
     @harmless
     def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         if self.training_bar is not None and self._begin_stack:
             self.training_bar.watch(innermost_shared(self._begin_stack, call_stack()))
@@ -134,7 +134,7 @@ class ProgressCallback(TrainerCallback):
 
     @harmless
     def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         self.close(keep=False)
         took = time.perf_counter() - self._began
@@ -145,7 +145,7 @@ class ProgressCallback(TrainerCallback):
 
     @harmless
     def on_prediction_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         if self._prediction_loader is None or self._prediction_loader is not kwargs.get("eval_dataloader"):
             self._begin_prediction(kwargs.get("eval_dataloader"))
@@ -162,7 +162,9 @@ class ProgressCallback(TrainerCallback):
         self._end_prediction()
 
     @harmless
-    def on_predict(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_predict(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         self._end_prediction()
 
     def close(self, *, keep: bool = True) -> None:
@@ -220,7 +222,7 @@ class ProgressCallback(TrainerCallback):
         self._bars.start()
         return self._bars
 
-    def _begin_prediction(self, loader: Any) -> None:
+    def _begin_prediction(self, loader: object) -> None:
         self._forget_prediction()
         self._prediction_loader = loader
         total = wording.length_of(loader)

@@ -57,7 +57,7 @@ class RunDirectoryCallback(TrainerCallback):
             self._unwritten.clear()
 
     def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         with self._disk_may_refuse("trainer_state.json"):
             state.save_to_json(run_directory(args) / "trainer_state.json")
@@ -102,11 +102,11 @@ def _json_values(line: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return redacted(str(value))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Only what YAML's safe writer knows."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}

@@ -73,12 +73,12 @@ class TrackerCallback(TrainerCallback):
         self._close("failed" if events is not None and events.unsaved else "done", state.global_step)
 
     def on_train_failed(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         """Trackers learn that the run did not end well."""
         self._close("stopped" if isinstance(kwargs["error"], (KeyboardInterrupt, Preempted, GivenUp)) else "failed")
 
-    def tell(self, verb: str, *values: Any) -> None:
+    def tell(self, verb: str, *values: object) -> None:
         """Call a method of every tracker; after a training its run is opened again for it."""
         if self._deliveries:
             for delivery in self._deliveries:

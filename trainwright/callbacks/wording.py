@@ -23,7 +23,7 @@ _SHORT = {"learning_rate": "lr", "grad_norm": "grad"}
 _GIB = 1024**3
 
 
-def number(value: Any, max_str_len: int = 100) -> str:
+def number(value: object, max_str_len: int = 100) -> str:
     """A value in few characters; four digits tell enough, and NaN stays visible as ``nan``.
 
     >>> number(0.123456), number(5e-05), number(float("nan")), number(7)
@@ -107,7 +107,7 @@ def _straggler(logs: Mapping[str, Any]) -> str:
     return f"rank {logs['slowest_rank']} takes {longest / mean:.1f}x the mean"
 
 
-def header_line(args: TrainingArguments, state: TrainerState, model: Any = None, loader: Any = None) -> str:
+def header_line(args: TrainingArguments, state: TrainerState, model: Any = None, loader: object = None) -> str:
     """What is about to be trained: device, parameters, steps and epochs, batch, memory."""
     parts = [_device(args), _parameters(model), _length(args, state, loader), _batch(args), _memory(args)]
     return " | ".join(part for part in parts if part)
@@ -219,7 +219,7 @@ def _parameters(model: Any) -> str:
     return f"{amount(total)} parameters{frozen}"
 
 
-def _length(args: TrainingArguments, state: TrainerState, loader: Any) -> str:
+def _length(args: TrainingArguments, state: TrainerState, loader: object) -> str:
     text = plural(state.max_steps, "step")
     batches = length_of(loader)
     if batches:

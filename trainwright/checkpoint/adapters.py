@@ -24,7 +24,7 @@ _PREFIX = "base_model.model."
 _COPIES = "modules_to_save"
 
 
-def adapter_files(model: Any, folder: Path) -> dict[str, str]:
+def adapter_files(model: nn.Module, folder: Path) -> dict[str, str]:
     """Files of a checkpoint with adapters of ``model``, by adapter; empty for a model or folder without any."""
     names = list(getattr(model, "peft_config", None) or ())
     found = {name: f"{name}/{ADAPTER}" for name in names if holds(folder, f"{name}/{ADAPTER}")}
@@ -33,7 +33,7 @@ def adapter_files(model: Any, folder: Path) -> dict[str, str]:
     return found
 
 
-def _adapter_at_top(model: Any, names: list[str]) -> str | None:
+def _adapter_at_top(model: nn.Module, names: list[str]) -> str | None:
     """The adapter whose files have no sub-folder: PEFT's "default" or, in a model of transformers, the active one."""
     if "default" in names:
         return "default"

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainwright.checkpoint.directory import checkpoint_path
 from trainwright.checkpoint.durable import FileFacts, discard, write_file, write_text
@@ -59,7 +59,7 @@ class CheckpointDelivery:
         write_folder(checkpoint, folder)
         return folder
 
-    def save_model(self, model: Any, step: int) -> None:
+    def save_model(self, model: nn.Module, step: int) -> None:
         """Hand over the weights of a finished model, with the names they have in ``model.safetensors``."""
         found = copied_apart(model)
         if found is not None:
@@ -157,7 +157,7 @@ def _contents(folder: Path, name: str) -> Any:
     return json.loads(text) if name == TRAINING else text
 
 
-def _write(path: Path, name: str, contents: Any) -> FileFacts:
+def _write(path: Path, name: str, contents: object) -> FileFacts:
     if isinstance(contents, Tensor):
         return write_file(path, [contents.numpy().data])
     if isinstance(contents, str):

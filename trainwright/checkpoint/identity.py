@@ -10,7 +10,7 @@ import re
 import secrets
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from trainwright.core.files import replace_text
 from trainwright.core.json_files import read_json
@@ -35,7 +35,7 @@ class RunIdentity(NamedTuple):
         return cls(secrets.token_hex(4), round(time.time(), 3))
 
     @classmethod
-    def read(cls, stored: Any) -> RunIdentity | None:
+    def read(cls, stored: object) -> RunIdentity | None:
         """An identity from JSON; None for anything else.
 
         >>> RunIdentity.read({"id": "0123abcd", "began": 1.5})

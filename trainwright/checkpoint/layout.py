@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,7 +55,7 @@ def _row_by_row(shape: Iterable[int]) -> tuple[int, ...]:
     return tuple(strides)
 
 
-def _is_dense(tensor: Any) -> bool:
+def _is_dense(tensor: Tensor) -> bool:
     return _is_permutation(tensor.shape, tensor.stride())
 
 

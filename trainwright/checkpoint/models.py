@@ -160,7 +160,7 @@ def _write_file(tensors: dict[str, Tensor], path: Path, *, safe: bool) -> None:
         torch.save(tensors, path)
 
 
-def _strict(value: Any) -> Any:
+def _strict(value: object) -> Any:
     """Only what JSON has: numbers that are not finite become None."""
     if isinstance(value, dict):
         return {str(key): _strict(item) for key, item in value.items()}

@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from trainwright.checkpoint.left_out import LeftOut
@@ -94,7 +95,7 @@ def is_more(name: str) -> bool:
     return name.startswith(f"{MORE}.")
 
 
-def on_device(tensors: Mapping[str, Tensor], values: dict[str, Any], device: Any) -> dict[str, Tensor]:
+def on_device(tensors: Mapping[str, Tensor], values: dict[str, Any], device: torch.device) -> dict[str, Tensor]:
     """``tensors``, with those moved to ``device`` that torch itself does not move and that were on one."""
     return {**tensors, **{name: tensors[name].to(device) for name in values.get(_ON_DEVICE, ())}}
 
@@ -154,7 +155,7 @@ class _Flat:
             self.add_more("group", key, value, index)
         return plain
 
-    def add_more(self, kind: str, key: Any, value: Any, owner: str | int | None = None) -> None:
+    def add_more(self, kind: str, key: object, value: object, owner: str | int | None = None) -> None:
         """An entry that the plain part cannot hold, or not exactly; ``owner`` is its parameter or its group."""
         start = (MORE, owner) if kind == "parameter" else (MORE, kind, *([] if owner is None else [owner]))
 
@@ -189,20 +190,20 @@ def _shared(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     return found
 
 
-def _is_list_with_tensors(value: Any) -> bool:
+def _is_list_with_tensors(value: object) -> bool:
     if type(value) is not list or not any(isinstance(item, Tensor) for item in value):
         return False
     return all(why_unstorable(item) is None if isinstance(item, Tensor) else comes_back(item) for item in value)
 
 
-def _joined_list(entries: dict[str, Any], key: str, value: Any) -> Any:
+def _joined_list(entries: dict[str, Any], key: str, value: object) -> Any:
     """``value``, with its tensors put back where it is a list that had some."""
     if not isinstance(value, dict) or set(value) != {_LIST}:
         return value
     return [entries.pop(f"{key}[{place}]", item) for place, item in enumerate(value[_LIST])]
 
 
-def comes_back(value: Any) -> bool:
+def comes_back(value: object) -> bool:
     """Return True where JSON gives ``value`` back as it is.
 
     >>> comes_back([1, "two", None]), comes_back((1, 2)), comes_back({1: 2})
@@ -218,7 +219,7 @@ def comes_back(value: Any) -> bool:
     return not isinstance(value, Tensor) and near is not None and near == value
 
 
-def _nearly(value: Any) -> Any:
+def _nearly(value: object) -> Any:
     """What JSON, or a plain number, makes of ``value``; None where it makes nothing of it."""
     if isinstance(value, Tensor):
         return value.item() if value.numel() == 1 and why_unstorable(value) is None and not value.is_complex() else None

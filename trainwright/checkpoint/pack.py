@@ -101,7 +101,7 @@ def unstorable(tensors: Mapping[str, Tensor]) -> str | None:
     return next((n for n, t in tensors.items() if why_unstorable(t) is not None), None)
 
 
-def why_unstorable(tensor: Any) -> str | None:
+def why_unstorable(tensor: Tensor) -> str | None:
     """Why a safetensors file cannot hold ``tensor``; None where it can.
 
     >>> why_unstorable(torch.zeros(2)), why_unstorable(torch.eye(2).to_sparse())

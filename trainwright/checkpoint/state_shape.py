@@ -52,7 +52,7 @@ def state_problems(folder: Path, files: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _check(name: str, state: Any) -> None:
+def _check(name: str, state: object) -> None:
     if not isinstance(state, dict):
         raise ValueError("it is not an object")
     if missing := [key for key in _NEEDED[name] if key not in state]:

@@ -40,7 +40,7 @@ _PIECE = 16 * 2**20
 
 
 def split_state(
-    state: Any, where: str = "state", start: tuple[Any, ...] = (), taken: Collection[str] = ()
+    state: object, where: str = "state", start: tuple[Any, ...] = (), taken: Collection[str] = ()
 ) -> tuple[dict[str, Tensor], Any]:
     """Tensors by name (detached, not copied) and the rest as JSON; ``ValueError`` names the path of what is neither.
 
@@ -54,7 +54,7 @@ def split_state(
     return tensors, _Splitter(tensors, where, start, taken).plain(state, ())
 
 
-def join_state(tensors: Mapping[str, Tensor], plain: Any) -> Any:
+def join_state(tensors: Mapping[str, Tensor], plain: object) -> Any:
     """The inverse of :func:`split_state`.
 
     >>> join_state({}, {"$tuple": [1, "two"]})
@@ -144,7 +144,7 @@ class _Splitter:
         self._tensors[name] = tensor
         return name
 
-    def _refusal(self, value: Any, path: tuple[Any, ...], detail: str = "") -> ValueError:
+    def _refusal(self, value: object, path: tuple[Any, ...], detail: str = "") -> ValueError:
         return ValueError(
             f"{self._in_words(path)} is a {type(value).__name__}{detail}, which a checkpoint cannot hold. "
             f"Allowed are {_ALLOWED}: convert it, or leave it out."
@@ -157,7 +157,7 @@ class _Splitter:
 # ---- bytes and files
 
 
-def pack_state(state: Any, where: str = "state") -> bytes:
+def pack_state(state: object, where: str = "state") -> bytes:
     """``state`` as the bytes of a safetensors file.
 
     >>> unpack_state(pack_state({1: (None, 2.5)}))
@@ -178,7 +178,7 @@ def unpack_state(data: bytes, where: str | Path = "the checkpoint") -> Any:
     return _joined(load(data), metadata)
 
 
-def write_state(path: str | Path, state: Any, where: str = "state") -> Path:
+def write_state(path: str | Path, state: object, where: str = "state") -> Path:
     """Write ``state`` to ``path``: beside it first, forced to disk, then renamed."""
     target = Path(path)
     chunks = _chunks(state, where)
@@ -232,7 +232,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     return Checkpoint(**read_state(path))
 
 
-def _chunks(state: Any, where: str) -> list[Chunk]:
+def _chunks(state: object, where: str) -> list[Chunk]:
     tensors, plain = split_state(state, where)
     # The sum comes first in the metadata, so that its place is found without parsing.
     head, *body = file_chunks(tensors, {_SUM_KEY: _BLANK, "state": json.dumps(plain)})

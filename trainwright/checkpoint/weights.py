@@ -127,13 +127,13 @@ def _stand_ins(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: made.setdefault(place_in_memory(tensor) or name, torch.zeros(1)) for name, tensor in state.items()}
 
 
-def save_config(model: Any, folder: Path) -> None:
+def save_config(model: nn.Module, folder: Path) -> None:
     """What ``save_pretrained`` writes besides weights."""
     save_model_config(model, folder)
     save_generation_config(model, folder)
 
 
-def save_model_config(model: Any, folder: Path) -> None:
+def save_model_config(model: nn.Module, folder: Path) -> None:
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "save_pretrained"):
         return
@@ -233,7 +233,7 @@ def _load_state(model: nn.Module, state: dict[str, Tensor], where: Path) -> None
         tie()
 
 
-def _writes_other_names(model: Any) -> bool:
+def _writes_other_names(model: nn.Module) -> bool:
     return getattr(type(model), "save_pretrained", None) is not None and hasattr(type(model), "from_pretrained")
 
 

@@ -25,7 +25,7 @@ class WriterGroup:
         self._group: Any = dist.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
-    def exchange(self, value: Any) -> list[Any]:
+    def exchange(self, value: object) -> list[Any]:
         """What every process says, in the order of rank."""
         text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
         lengths = [torch.zeros((), dtype=torch.int64) for _ in range(self.size)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -90,7 +90,7 @@ def _count(number: float, what: str) -> str:
     return f"{number:g} {what}{'' if number == 1 else 's'}"
 
 
-def _literal(value: Any) -> str:
+def _literal(value: object) -> str:
     text = repr(value)
     return text if _speaks_unicode() else text.encode("ascii", "backslashreplace").decode()
 

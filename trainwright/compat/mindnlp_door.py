@@ -41,7 +41,7 @@ def _understand_ms_dtype(model_class: Any) -> None:
 
     @classmethod
     @functools.wraps(original.__func__)
-    def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    def from_pretrained(cls: object, *args: object, **kwargs: object) -> Any:
         return original.__func__(cls, *args, **with_torch_dtype(kwargs))
 
     model_class.from_pretrained = from_pretrained
@@ -60,7 +60,7 @@ def with_torch_dtype(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "dtype": torch_dtype(kwargs[given[0]])}
 
 
-def torch_dtype(dtype: Any) -> Any:
+def torch_dtype(dtype: object) -> Any:
     """torch's name for a MindSpore dtype (``mindspore.float16``, or its name)."""
     import torch
 
@@ -76,7 +76,7 @@ def torch_dtype(dtype: Any) -> Any:
     return found
 
 
-def _refuse_trainers(transformers: Any) -> None:
+def _refuse_trainers(transformers: object) -> None:
     """``from transformers import Trainer`` would train with torch and not say so."""
     kept = transformers.__class__
 

@@ -12,7 +12,7 @@ _MARKS = ("output_dir", "per_device_train_batch_size", "learning_rate")
 _NOT_CARRIED = ("local_rank", "_resolution")
 
 
-def adopt_arguments(other: Any = None) -> TrainingArguments:
+def adopt_arguments(other: object = None) -> TrainingArguments:
     """Our arguments from whatever a Trainer was given.
 
     Ours are returned as they are; ``None`` gives the defaults with ``output_dir="tmp_trainer"``; an instance of
@@ -35,7 +35,7 @@ def adopt_arguments(other: Any = None) -> TrainingArguments:
     return args
 
 
-def _is_said(name: str, value: Any, values: dict[str, Any]) -> bool:
+def _is_said(name: str, value: object, values: dict[str, Any]) -> bool:
     """Whether a value was the user's and not merely what an older release stores when nothing is set."""
     if name in _NOT_CARRIED:
         return False

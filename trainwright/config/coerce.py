@@ -103,7 +103,7 @@ def _scalar_kinds() -> dict[str, type]:
     return kinds
 
 
-def _to_bool(name: str, value: Any) -> bool:
+def _to_bool(name: str, value: object) -> bool:
     if isinstance(value, str) and value.strip().lower() in (*_TRUE, *_FALSE):
         return value.strip().lower() in _TRUE
     if isinstance(value, str) or value not in (0, 1):
@@ -111,7 +111,7 @@ def _to_bool(name: str, value: Any) -> bool:
     return bool(value)
 
 
-def _to_int(name: str, value: Any) -> int:
+def _to_int(name: str, value: object) -> int:
     number = _to_float(name, value)
     if number != int(number):
         raise ValueError(f"{name}={value!r} must be a whole number.")
@@ -135,7 +135,7 @@ def _to_float(name: str, value: Any) -> Any:
 _CONVERTERS: dict[type, Callable[[str, Any], Any]] = {bool: _to_bool, int: _to_int, float: _to_float}
 
 
-def _to_enum(name: str, kind: type[Enum], value: Any) -> Enum:
+def _to_enum(name: str, kind: type[Enum], value: object) -> Enum:
     if value is False and kind in (IntervalStrategy, SaveStrategy):
         value = "no"  # YAML 1.1 reads a bare `no` as false
     try:
@@ -144,7 +144,7 @@ def _to_enum(name: str, kind: type[Enum], value: Any) -> Enum:
         raise ValueError(f"{name}: {error}") from None
 
 
-def registered_name(argument: str, value: Any) -> Any:
+def registered_name(argument: str, value: object) -> Any:
     """``value`` as a member of the argument's enum, or the text itself for a name that others registered."""
     kind, enum = NAMES[argument]
     word = getattr(value, "value", value)
@@ -152,7 +152,7 @@ def registered_name(argument: str, value: Any) -> Any:
     return enum(word) if word in enum._value2member_map_ else word
 
 
-def _from_json(name: str, value: Any) -> Any:
+def _from_json(name: str, value: object) -> Any:
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
             value = json.loads(value)
@@ -181,7 +181,7 @@ def _json_in_file(name: str, path: str) -> Any:
     return found
 
 
-def _accelerator_options(value: Any) -> Any:
+def _accelerator_options(value: object) -> Any:
     """A dict, whether it came as a JSON file or as accelerate's own object."""
     if isinstance(value, str):
         return _plain_values(_json_in_file("accelerator_config", value))
@@ -193,7 +193,7 @@ def _plain_values(mapping: dict[str, Any]) -> dict[str, Any]:
     return {key: _plain(value) for key, value in mapping.items()}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, dict):
         return _plain_values(value)
     return plain_value(value) if isinstance(value, str) and value.lower() not in ("none", "null") else value

@@ -140,7 +140,7 @@ def _decided(args: TrainingArguments) -> Iterator[tuple[str, Any, str]]:
 _ALWAYS = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping", "bf16.enabled")
 
 
-def _settle(config: dict[str, Any], path: str, value: Any, name: str) -> str | None:
+def _settle(config: dict[str, Any], path: str, value: object, name: str) -> str | None:
     """Fill one value in; returns what is wrong where another one stands there."""
     *sections, key = path.split(".")
     place: Any = config
@@ -251,7 +251,7 @@ def _refuse_unknown_auto(config: Mapping[str, Any]) -> None:
         )
 
 
-def _autos(value: Any, path: str) -> Iterator[str]:
+def _autos(value: object, path: str) -> Iterator[str]:
     if value == AUTO:
         yield path
     elif isinstance(value, Mapping):

@@ -69,7 +69,7 @@ def _derive_evaluation(args: TrainingArguments) -> None:
         args.greater_is_better = not args.metric_for_best_model.endswith("loss")
 
 
-def resolve_trackers(report_to: Any, logging_dir: str | None = None) -> list[Any]:
+def resolve_trackers(report_to: object, logging_dir: str | None = None) -> list[Any]:
     """The list of trackers, empty for none; classes and objects of one's own stay what they are."""
     # A log directory without a word about trackers has always meant TensorBoard; an explicit "none" wins.
     if isinstance(report_to, NotGiven):

@@ -114,7 +114,7 @@ def with_long_forms(data: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: object) -> Any:
     return {key: _copied(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
@@ -159,7 +159,7 @@ def read_override(text: str) -> Any:
     return text if isinstance(value, (dict, list)) and text.lstrip()[:1] not in ("{", "[") else value
 
 
-def _put(data: dict[str, Any], place: Place, value: Any) -> Place:
+def _put(data: dict[str, Any], place: Place, value: object) -> Place:
     """Set a value; returns where, which for a short form is one level deeper."""
     if len(place) == 1 and place[0] in _SHORT_FORMS and isinstance(value, str):
         place = (*place, _SHORT_FORMS[str(place[0])])
@@ -246,7 +246,7 @@ def _refuse_values(loaded: Loaded, section: dict[str, Any], name: str) -> None:
                 check_name(kind, value, f"{loaded.where((name, key))}: {name}.{key}")
 
 
-def _place_of(loc: tuple[Any, ...], data: Any) -> Place:
+def _place_of(loc: tuple[Any, ...], data: object) -> Place:
     """pydantic names the branches of a union too; only what is in the file counts."""
     place: list[Any] = []
     for part in loc:
@@ -267,7 +267,7 @@ def _refuse_unknown(loaded: Loaded, data: dict[str, Any], place: Place, kind: ty
             raise loaded.error((*place, key), f"there is no such key{hint}.")
 
 
-def _with_options(loaded: Loaded, listed: Any, section: str) -> dict[str, dict[str, Any]]:
+def _with_options(loaded: Loaded, listed: object, section: str) -> dict[str, dict[str, Any]]:
     """``[a, b: {c: 1}]`` and ``{a: , b: {c: 1}}`` alike as ``{a: {}, b: {c: 1}}``."""
     found: dict[str, dict[str, Any]] = {}
     for item in listed if isinstance(listed, list) else [listed]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from types import FrameType
-from typing import Any
 
 #: This package.
 OURS = __name__.partition(".")[0]
 
 
-def library_of(written: Any) -> str:
+def library_of(written: object) -> str:
     """The library, by the name it is imported under, in which a class or function was written.
 
     The one place that reads this from a name: Python keeps no other record of it.

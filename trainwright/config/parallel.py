@@ -127,7 +127,7 @@ def way_of(args: TrainingArguments) -> str | None:
     return way
 
 
-def is_on(fsdp: Any) -> bool:
+def is_on(fsdp: object) -> bool:
     """Whether ``fsdp=`` asks for it: True, words of transformers 4, or the text that a command line gives."""
     if isinstance(fsdp, (list, tuple)):
         return bool(fsdp)
@@ -184,5 +184,5 @@ def _sharding(options: dict[str, Any]) -> Sharding:
     )
 
 
-def _as_bool(value: Any) -> bool:
+def _as_bool(value: object) -> bool:
     return str(value).strip().lower() in ("true", "1", "yes", "on")

@@ -104,7 +104,7 @@ def _compiled(pattern: str) -> _Step:
         raise ValueError("the regular expression has too many brackets inside each other.") from None
 
 
-def _sequence(items: Any, flags: int) -> _Step:
+def _sequence(items: object, flags: int) -> _Step:
     steps = list(_steps(items, flags))
 
     def run(text: _Text, places: int) -> int:
@@ -151,7 +151,7 @@ def _step(operation: Any, argument: Any, flags: int) -> _Step:
     return _moved(_single(operation, argument, flags), int(operation is not _constants.AT))
 
 
-def _single(operation: Any, argument: Any, flags: int) -> re.Pattern[str]:
+def _single(operation: object, argument: object, flags: int) -> re.Pattern[str]:
     # A state of its own: that of the whole pattern would bring back the flags that (?-i:...) and (?a:...) take away.
     return _compiler.compile(_parser.SubPattern(_parser.State(), [(operation, argument)]), flags)
 

@@ -61,7 +61,7 @@ def register(kind: str, name: str) -> Callable[[Any], Any]:
     if name in SHIPPED[kind]:
         raise ConfigError(f"register({kind!r}, {name!r}): trainwright has one of that name: choose another.")
 
-    def add(thing: Any) -> Any:
+    def add(thing: object) -> Any:
         before = _REGISTERED[kind].get(name, thing)
         if before is not thing and _origin(before) != _origin(thing):
             raise ConfigError(
@@ -83,7 +83,7 @@ def registered(kind: str) -> list[str]:
     return list(dict.fromkeys((*SHIPPED[kind], *_REGISTERED[kind], *_installed(kind))))
 
 
-def is_registered(kind: str, name: Any) -> bool:
+def is_registered(kind: str, name: object) -> bool:
     """Return True for a name of this kind; entry points are read only where the name is not known without them."""
     return isinstance(name, str) and (name in SHIPPED[kind] or name in _REGISTERED[kind] or name in _installed(kind))
 
@@ -139,7 +139,7 @@ def _origin(thing: Any) -> tuple[str, str]:
     return str(getattr(module, "__file__", None) or named.__module__), named.__qualname__
 
 
-def split_reference(text: Any) -> tuple[str, str] | None:
+def split_reference(text: object) -> tuple[str, str] | None:
     """``("my_file.py", "Name")`` for ``"my_file.py:Name"``; None for anything else.
 
     >>> split_reference("nets/my_net.py:Net"), split_reference("bert-base-uncased")

@@ -50,7 +50,7 @@ def default_of(args: AllFields, name: str) -> Any:
     return None if spec.default_factory is MISSING else spec.default_factory()
 
 
-def carry(args: AllFields, old: str, new: str, value: Any) -> None:
+def carry(args: AllFields, old: str, new: str, value: object) -> None:
     """Set ``new``, unless the user gave it a different value under its own name."""
     current = getattr(args, new)
     # Two values in one call contradict each other; later assignments and copies simply replace.
@@ -62,7 +62,7 @@ def carry(args: AllFields, old: str, new: str, value: Any) -> None:
     setattr(args, new, value)
 
 
-def _shown(name: str, value: Any) -> str:
+def _shown(name: str, value: object) -> str:
     return f"<{name.upper()}>" if name.endswith("token") else repr(value)
 
 
@@ -71,7 +71,7 @@ def _remembered(args: AllFields, name: str) -> Any:
     return RULES[name].v4_default if value is None else value
 
 
-def _renamed(new: str, v4_default: Any) -> Rule:
+def _renamed(new: str, v4_default: object) -> Rule:
     """The value moves to another name as it is."""
     return Rule(
         advice=f"use `{new}`",
@@ -86,10 +86,10 @@ def _overriding(new: str) -> Rule:
     return Rule(f"use `{new}`", lambda args, old, value: carry(args, old, new, value), _remembered, None)
 
 
-def _switch(new: str, word: Any, advice: str) -> Rule:
+def _switch(new: str, word: object, advice: str) -> Rule:
     """A flag that became one word of another argument; False only forbids that word."""
 
-    def apply(args: AllFields, old: str, value: Any) -> None:
+    def apply(args: AllFields, old: str, value: object) -> None:
         if value or getattr(args, new) == word:
             carry(args, old, new, word if value else type(args).__dataclass_fields__[new].default)
 
@@ -101,15 +101,15 @@ def _switch(new: str, word: Any, advice: str) -> Rule:
     )
 
 
-def _inert(v4_default: Any, advice: str) -> Rule:
+def _inert(v4_default: object, advice: str) -> Rule:
     """Accepted and remembered; there is nothing left for it to do."""
     return Rule(advice=advice, apply=lambda *_: None, read=_remembered, v4_default=v4_default, status="no effect")
 
 
-def _refused(v4_default: Any, advice: str, harmless: tuple[Any, ...] = ()) -> Rule:
+def _refused(v4_default: object, advice: str, harmless: tuple[Any, ...] = ()) -> Rule:
     """Accepted only in a value that asks for nothing."""
 
-    def apply(args: AllFields, name: str, value: Any) -> None:
+    def apply(args: AllFields, name: str, value: object) -> None:
         if value != v4_default and value not in harmless:
             raise ValueError(f"{name}={value!r} cannot be honoured: {advice}.")
 
@@ -134,19 +134,19 @@ def _apply_warmup_ratio(args: AllFields, old: str, value: float) -> None:
         carry(args, old, "warmup_steps", min(value, math.nextafter(1.0, 0.0)))
 
 
-def _apply_include_inputs(args: AllFields, old: str, value: Any) -> None:
+def _apply_include_inputs(args: AllFields, old: str, value: object) -> None:
     if value and "inputs" not in args.include_for_metrics:
         args.include_for_metrics = [*args.include_for_metrics, "inputs"]
 
 
-def _apply_hub_name(args: AllFields, old: str, value: Any) -> None:
+def _apply_hub_name(args: AllFields, old: str, value: object) -> None:
     """Both halves of the old repository name end in hub_model_id."""
     owner = args.__dict__.get("push_to_hub_organization")
     name = args.__dict__.get("push_to_hub_model_id") or os.path.basename(os.path.normpath(args.output_dir or "."))
     carry(args, old, "hub_model_id", f"{owner}/{name}" if owner and "/" not in name else name)
 
 
-def _apply_backend(args: AllFields, old: str, value: Any) -> None:
+def _apply_backend(args: AllFields, old: str, value: object) -> None:
     if value == "apex":
         raise ValueError(f"{old}='apex' cannot be honoured: torch's own mixed precision replaced it; use fp16=True.")
 
@@ -213,7 +213,7 @@ class RemovedName:
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
         if instance is None:
             return None  # dataclasses read the default this way: None means "not given"
         if READY in instance.__dict__:

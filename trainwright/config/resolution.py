@@ -23,7 +23,7 @@ class Resolution:
         #: Where the arguments were made; a relative ``output_dir`` is meant from there.
         self.working_directory = working_directory
 
-    def undo_in(self, copy: Any) -> set[str]:
+    def undo_in(self, copy: object) -> set[str]:
         """Put back in ``copy`` what was given, wherever it still holds what had been derived from it.
 
         Returns the dropped names that only repeat what the old object showed for them.

@@ -62,12 +62,12 @@ def redacted(text: str, *, certain: bool = False) -> str:
     return _redactor(certain)(text)
 
 
-def redacted_values(data: Any, *, certain: bool = False) -> Any:
+def redacted_values(data: object, *, certain: bool = False) -> Any:
     """Return nested plain data without secrets: text is redacted, and keys that look secret lose what is under them."""
     return _redact(data, _redactor(certain), certain)
 
 
-def holds_mask(data: Any) -> bool:
+def holds_mask(data: object) -> bool:
     """Return True when something in nested plain data was replaced by ``***``."""
     if isinstance(data, dict):
         return any(holds_mask(item) for pair in data.items() for item in pair)
@@ -202,7 +202,7 @@ def _value_end(text: str, start: int, quote: str | None, is_argument: bool) -> i
     return len(text)
 
 
-def _redact(data: Any, redact: Callable[[str], str], certain: bool) -> Any:
+def _redact(data: object, redact: Callable[[str], str], certain: bool) -> Any:
     if isinstance(data, str):
         return redact(data)
     if isinstance(data, dict):
@@ -215,7 +215,7 @@ def _redact(data: Any, redact: Callable[[str], str], certain: bool) -> Any:
     return data
 
 
-def _under(name: str, value: Any, redact: Callable[[str], str], certain: bool) -> Any:
+def _under(name: str, value: object, redact: Callable[[str], str], certain: bool) -> Any:
     """Return what may be shown of ``value``, which is kept under ``name``: switches stay readable, most numbers too."""
     sureness = secrecy(name)
     if sureness is Secrecy.NONE:

@@ -72,7 +72,7 @@ class Serialization(AllFields):
     def __repr__(self) -> str:
         return str(self)
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         # @dataclass writes a repr of every field, secrets included, into subclasses that have none of their own.
         if "__repr__" not in cls.__dict__:

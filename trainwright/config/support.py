@@ -1,7 +1,5 @@
 """Arguments that cannot do anything here: refused or warned about, as the table in ``hf_fields`` says."""
 
-from typing import Any
-
 from trainwright.config.derive import BUILT_IN_TRACKERS
 from trainwright.config.fields import AllFields, is_ours, ours
 from trainwright.config.hf_fields import FIELDS, REMOVED, TRACKIO
@@ -28,7 +26,7 @@ def refuse_unsupported(args: AllFields) -> None:
     _refuse_accelerator_options(args.accelerator_config)
 
 
-def _refuse_accelerator_options(config: Any) -> None:
+def _refuse_accelerator_options(config: object) -> None:
     if config is None:
         return
     if not isinstance(config, dict):

@@ -21,7 +21,7 @@ CHECKPOINT_FORMATS = ("trainwright", "hf")
 _EVALUATE = 'set eval_strategy to "steps" or "epoch", or evaluate_every to something like "500 steps"'
 
 
-def _refuse(condition: Any, message: str) -> None:
+def _refuse(condition: object, message: str) -> None:
     if condition:
         raise ValueError(message)
 

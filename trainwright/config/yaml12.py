@@ -116,7 +116,7 @@ _Dumper.add_representer(str, _represent_text)
 _Dumper.add_representer(Tagged, _represent_tagged)
 
 
-def write_yaml(data: Any) -> str:
+def write_yaml(data: object) -> str:
     """``data`` as text that :func:`read_yaml` reads as it was, and other readers of YAML too.
 
     >>> write_yaml({"a": "1e-4", "b": 1e-4, "c": "no"}).splitlines()
@@ -270,7 +270,7 @@ class _Reader:
             found[key] = self.value(value_node, (*place, key))
         return {**merged, **found}
 
-    def _merged(self, node: Any, place: Place) -> Iterator[dict[str, Any]]:
+    def _merged(self, node: object, place: Place) -> Iterator[dict[str, Any]]:
         nodes = node.value if isinstance(node, yaml.SequenceNode) else [node]
         for item in nodes:
             if not isinstance(item, yaml.MappingNode):

@@ -35,7 +35,7 @@ class RunEvents:
         self._lock = threading.Lock()
 
     def record(
-        self, kind: str, message: str, *, step: int | None = None, level: int = logging.WARNING, **facts: Any
+        self, kind: str, message: str, *, step: int | None = None, level: int = logging.WARNING, **facts: object
     ) -> None:
         """Note an event; callable from any thread."""
         event = redacted_values(

@@ -215,7 +215,7 @@ def _labels_numpy(key: str, values: list[Any]) -> np.ndarray:
     return np.array(values, dtype=np.int64 if _is_whole(label) else np.float32)
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: object) -> bool:
     return isinstance(value, (int, np.integer))
 
 
@@ -232,7 +232,7 @@ def _explain(key: str, values: Sequence[Any], error: Exception) -> NoReturn:
     ) from error
 
 
-def _outer_length(value: Any) -> Any:
+def _outer_length(value: object) -> Any:
     return (len(value),) if isinstance(value, (list, tuple)) else type(value).__name__
 
 

@@ -62,7 +62,7 @@ def remove_unused_columns(
 
 
 def use_columns(
-    dataset: Any,
+    dataset: object,
     collate: Collate,
     keep: Sequence[str] | None,
     description: str | None = None,
@@ -117,7 +117,7 @@ class DropColumnsCollator:
             return any(isinstance(feature, Mapping) for feature in features)
         return False
 
-    def _narrowed(self, feature: Any) -> Any:
+    def _narrowed(self, feature: object) -> Any:
         if not isinstance(feature, Mapping):
             return feature
         kept = {name: value for name, value in feature.items() if name in self._kept_names}
@@ -143,7 +143,7 @@ def _innermost(model: Any) -> Any:
     return model
 
 
-def _knows_its_columns(dataset: Any) -> bool:
+def _knows_its_columns(dataset: object) -> bool:
     """Whether this is a Hugging Face dataset, streaming or not, whose samples have exactly its columns."""
     return (
         isinstance(getattr(dataset, "column_names", None), list)

@@ -81,7 +81,7 @@ class StepsCurriculum(Curriculum):
         super().__init__()
         self._given: list[int] = []
 
-    def add(self, dataset: Any, steps: int, dataloader_kwargs: dict[str, Any] | None = None) -> None:
+    def add(self, dataset: object, steps: int, dataloader_kwargs: dict[str, Any] | None = None) -> None:
         """A further stage."""
         if steps == 0 or steps < -1:
             raise ValueError(f"steps={steps} must be positive, or -1 for what is left.")
@@ -99,7 +99,7 @@ class RatioCurriculum(Curriculum):
         super().__init__()
         self._given: list[float] = []
 
-    def add(self, dataset: Any, ratio: float, dataloader_kwargs: dict[str, Any] | None = None) -> None:
+    def add(self, dataset: object, ratio: float, dataloader_kwargs: dict[str, Any] | None = None) -> None:
         """A further stage."""
         if ratio != -1 and not 0 < ratio <= 1:
             raise ValueError(f"ratio={ratio} must lie between 0 and 1, or be -1 for what is left.")
@@ -123,7 +123,7 @@ class RangeCurriculum(Curriculum):
         super().__init__()
         self._given: list[range] = []
 
-    def add(self, dataset: Any, range: range, dataloader_kwargs: dict[str, Any] | None = None) -> None:
+    def add(self, dataset: object, range: range, dataloader_kwargs: dict[str, Any] | None = None) -> None:
         """A further stage."""
         start = self._given[-1].stop if self._given else 0
         if range.start != start or range.stop <= range.start or range.step != 1:

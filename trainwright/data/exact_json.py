@@ -15,7 +15,7 @@ _TUPLE, _PAIRS, _BYTES, _ARRAY, _TENSOR = "__tuple__", "__pairs__", "__bytes__",
 _TAGS = frozenset((_TUPLE, _PAIRS, _BYTES, _ARRAY, _TENSOR))
 
 
-def to_plain(value: Any) -> Any:
+def to_plain(value: object) -> Any:
     """``value`` as data that JSON can hold; shares nothing with it.
 
     >>> to_plain({"seen": 3, "at": (1, 2)})
@@ -43,7 +43,7 @@ def to_plain(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} has no plain form")
 
 
-def from_plain(value: Any) -> Any:
+def from_plain(value: object) -> Any:
     """What ``to_plain`` was given."""
     if isinstance(value, list):
         return [from_plain(part) for part in value]

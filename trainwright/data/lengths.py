@@ -12,7 +12,7 @@ logger = logging.getLogger("trainwright")
 _ROWS_AT_ONCE = 10_000
 
 
-def sample_lengths(dataset: Any, column_name: str = "length", model_input_name: str = "input_ids") -> list[int]:
+def sample_lengths(dataset: object, column_name: str = "length", model_input_name: str = "input_ids") -> list[int]:
     """The length of each sample, by index.
 
     In order of preference: the column ``column_name``, read as a whole; the list lengths of the arrow column
@@ -33,7 +33,7 @@ def sample_lengths(dataset: Any, column_name: str = "length", model_input_name: 
     return _walk(dataset, column_name, model_input_name)
 
 
-def makes_columns_on_the_fly(dataset: Any) -> bool:
+def makes_columns_on_the_fly(dataset: object) -> bool:
     """Whether a ``with_transform``/``set_transform`` function of Hugging Face datasets builds the samples."""
     dataset_format = getattr(dataset, "format", None)
     return isinstance(dataset_format, Mapping) and dataset_format.get("type") == "custom"
@@ -56,7 +56,7 @@ def _checked(values: list[Any], column_name: str) -> list[int]:
         ) from error
 
 
-def _arrow_list_lengths(dataset: Any, name: str) -> list[int] | None:
+def _arrow_list_lengths(dataset: object, name: str) -> list[int] | None:
     """List lengths from arrow's offsets, or None where the column is no list of arrow's."""
     if not (hasattr(dataset, "with_format") and hasattr(dataset, "select_columns") and hasattr(dataset, "iter")):
         return None
@@ -90,7 +90,7 @@ def _walk(dataset: Any, column_name: str, model_input_name: str) -> list[int]:
     return [_length_of(dataset[index], index, column_name, model_input_name) for index in range(count)]
 
 
-def _length_of(sample: Any, index: int, column_name: str, model_input_name: str) -> int:
+def _length_of(sample: object, index: int, column_name: str, model_input_name: str) -> int:
     fields = sample if isinstance(sample, Mapping) else getattr(sample, "__dict__", {})
     if column_name in fields:
         return int(fields[column_name])

@@ -246,7 +246,7 @@ class Loader(DataLoader[Any]):
 
 
 def train_loader(
-    dataset: Any,
+    dataset: object,
     *,
     batch_size: int,
     collate: Collate,
@@ -315,7 +315,7 @@ def train_order(dataset: Any, batch_size: int, args: TrainingArguments, model_in
 
 
 def train_batches(
-    dataset: Any,
+    dataset: object,
     batch_size: int,
     args: TrainingArguments,
     *,
@@ -343,7 +343,7 @@ def data_seed(args: TrainingArguments) -> int:
     return int(args.seed if chosen is None else chosen)
 
 
-def close_loader(loader: Any) -> None:
+def close_loader(loader: object) -> None:
     """Stop the workers of a loader of ours; others belong to whoever made them."""
     if isinstance(loader, Loader):
         loader.close()

@@ -125,7 +125,7 @@ class LengthSortedOrder(Order):
 class SeededOrder(Order):
     """Makes the order of a user's own sampler a function of (seed, epoch), by ``Replay``."""
 
-    def __init__(self, sampler: Any, seed: int) -> None:
+    def __init__(self, sampler: object, seed: int) -> None:
         if not isinstance(sampler, Sized):
             raise ValueError(
                 f"the sampler {type(sampler).__name__} has no length, so its order cannot be repeated after a restart; "
@@ -140,7 +140,7 @@ class SeededOrder(Order):
         return [int(index) for index in self.replay(self.epoch)]
 
 
-def seeded(sampler: Any, seed: int) -> Any:
+def seeded(sampler: object, seed: int) -> Any:
     """``sampler`` itself when the epoch decides its order, else an order of (seed, epoch) that does what it does."""
     if callable(getattr(sampler, "set_epoch", None)) and (not isinstance(sampler, Sized) or follows_epochs(sampler)):
         return sampler

@@ -73,7 +73,7 @@ class OwnPlace(NamedTuple):
 class StreamGenerators:
     """Generators of a stream, which go on from sample to sample and from epoch to epoch."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: object) -> None:
         self._own = OwnGenerators(lambda: stream_roots(loader))
         self._start: States = {}
 
@@ -102,14 +102,14 @@ def say_what_is_wrong(wrong: Mapping[str, str]) -> None:
         logger.warning("Resuming is not exact: the random generator %s does not go on, %s.", path, reason)
 
 
-def stream_roots(loader: Any) -> dict[str, Any]:
+def stream_roots(loader: object) -> dict[str, Any]:
     """Objects of the user's that take part in reading a stream."""
     if isinstance(loader, Loader):
         return {"dataset": loader.stream_source, "collator": loader.collate_fn}
     return {"loader": loader}
 
 
-def _parts(batches: Any) -> Iterator[Any]:
+def _parts(batches: object) -> Iterator[Any]:
     """A batch sampler of ours and all that lies in it, down to the user's."""
     yield batches
     inner = None
@@ -123,7 +123,7 @@ def _parts(batches: Any) -> Iterator[Any]:
         yield from _parts(inner)
 
 
-def _replays(batches: Any) -> Iterator[Replay]:
+def _replays(batches: object) -> Iterator[Replay]:
     for part in _parts(batches):
         if isinstance(part, (SeededOrder, ReplayedBatches)):
             yield part.replay
@@ -175,7 +175,7 @@ def _unknown_of_sampler(replay: Replay) -> list[str]:
     return _said({path.replace("sampler", name, 1): why for path, why in replay.own.unknown.items()})
 
 
-def _unknown_if_endless(sampler: Any) -> list[str]:
+def _unknown_if_endless(sampler: object) -> list[str]:
     """A sampler that is told epochs but has no length is walked as it is."""
     if hasattr(sampler, "__len__") or not callable(getattr(sampler, "set_epoch", None)):
         return []

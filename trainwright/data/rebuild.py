@@ -22,7 +22,7 @@ logger = logging.getLogger("trainwright")
 Sharing = Literal["samples", "batches"] | None
 
 
-def resumable_loader(loader: Any, seed: int) -> Any:
+def resumable_loader(loader: object, seed: int) -> Any:
     """A ``Loader`` that does what a user's ``DataLoader`` does, in an order (and with draws) of (seed, epoch).
 
     Dataset, sampler, collator and worker settings are kept. Anything else comes back as it is, to be resumed by its own
@@ -71,7 +71,7 @@ def _resumable(batch_sampler: Any, seed: int) -> ResumableBatches | None:
     return ReplayedBatches(batch_sampler, seed) if isinstance(batch_sampler, Sized) else None
 
 
-def shared_training(loader: Any, place: ProcessRank, accumulation: int) -> Any:
+def shared_training(loader: object, place: ProcessRank, accumulation: int) -> Any:
     """``loader`` with this process's part of every batch; the loader of one process is left as it is.
 
     Where batches have a fixed size, each process has neighbours of every step's samples; other batches, and those of a
@@ -98,7 +98,7 @@ def shared_training(loader: Any, place: ProcessRank, accumulation: int) -> Any:
     return loader
 
 
-def shared_evaluation(loader: Any, place: ProcessRank, seed: int) -> Any:
+def shared_evaluation(loader: object, place: ProcessRank, seed: int) -> Any:
     """``loader`` with this process's part of the data; the loader of one process is left as it is."""
     if place.world_size == 1 or is_shared(loader):
         return loader
@@ -116,7 +116,7 @@ def shared_evaluation(loader: Any, place: ProcessRank, seed: int) -> Any:
     return _like(loader, loader.seed, batch_sampler=FixedBatches(rows, batches.batch_size))
 
 
-def is_shared(loader: Any) -> bool:
+def is_shared(loader: object) -> bool:
     """Whether ``loader`` gives this process its part already, or says so with ``splits_by_process = True``."""
     if isinstance(loader, EveryNth) or (isinstance(loader, Loader) and loader.split is not None):
         return True
@@ -128,7 +128,7 @@ def is_shared(loader: Any) -> bool:
     return is_sharded(getattr(batches, "sampler", getattr(loader, "sampler", None))) or splits_itself(loader)
 
 
-def sharing_of(loader: Any, place: ProcessRank) -> Sharing:
+def sharing_of(loader: object, place: ProcessRank) -> Sharing:
     """What processes with loaders such as ``loader`` take turns with."""
     if place.world_size == 1:
         return None
@@ -142,7 +142,7 @@ def _numbers(place: ProcessRank) -> tuple[int, int]:
     return place.rank, place.world_size
 
 
-def _every_nth(loader: Any, place: ProcessRank, *, is_training: bool) -> EveryNth:
+def _every_nth(loader: object, place: ProcessRank, *, is_training: bool) -> EveryNth:
     logger.warning(
         "Each of %d processes reads all batches of %s and takes every %d-th. If it gives each process its own part "
         "already, set splits_by_process = True on it.",

@@ -33,7 +33,7 @@ def mixed_seed(*parts: int) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
-def set_epoch_of(thing: Any, epoch: int) -> None:
+def set_epoch_of(thing: object, epoch: int) -> None:
     """Tell ``thing`` the epoch, if it wants to know."""
     method = getattr(thing, "set_epoch", None)
     if callable(method):
@@ -64,7 +64,7 @@ class Replay:
     passed once, in order, and a resumed run passes the epochs before its own again.
     """
 
-    def __init__(self, source: Any, seed: int, *, is_tried: bool = True) -> None:
+    def __init__(self, source: object, seed: int, *, is_tried: bool = True) -> None:
         self.source = source
         self.seed = seed
         self.own = _own_of(source)
@@ -137,7 +137,7 @@ def follows_epochs(sampler: Any) -> bool:
         return habit_of(sampler, passed) in (Habit.REPEATS, Habit.UNTRIED)
 
 
-def habit_of(source: Any, passed: Callable[[Any], list[Any]]) -> Habit:
+def habit_of(source: object, passed: Callable[[Any], list[Any]]) -> Habit:
     """Try ``source`` out on copies of it, which ``passed`` runs to their end; it is left as it is."""
     if library_of(type(source)) in _KNOWN:
         return Habit.REPEATS
@@ -164,7 +164,7 @@ def _comparable(order: list[Any]) -> list[Any]:
     return [item if isinstance(item, int) else repr(item) for item in order]
 
 
-def _own_of(source: Any) -> OwnGenerators:
+def _own_of(source: object) -> OwnGenerators:
     """Generators of a sampler, without those of the data that it is over."""
     inner = getattr(source, "sampler", None)
     data = [vars(one).get(name) for one in (source, inner) if hasattr(one, "__dict__") for name in _DATA]
@@ -174,7 +174,7 @@ def _own_of(source: Any) -> OwnGenerators:
 _DATA = ("data_source", "dataset", "datasets")
 
 
-def _given_generator(source: Any) -> Any:
+def _given_generator(source: object) -> Any:
     # A batch sampler draws through the sampler inside it.
     generator = getattr(source, "generator", None) or getattr(getattr(source, "sampler", None), "generator", None)
     return generator if isinstance(generator, torch.Generator) else None

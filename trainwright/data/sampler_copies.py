@@ -23,7 +23,7 @@ _SIMPLE = frozenset((int, float, str, bool, bytes, type(None)))
 _CONTAINERS = (list, tuple, set, frozenset, deque, dict)
 
 
-def twin(sampler: Any) -> Any:
+def twin(sampler: object) -> Any:
     """A copy of ``sampler`` that remembers by itself; None where one cannot be had.
 
     Numbers, containers, arrays, generators and objects that hold these are copied; datasets, models and functions are
@@ -45,7 +45,7 @@ class _Copier:
         #: The originals: a number that is the id of one must not become that of another.
         self._kept: list[Any] = []
 
-    def copied(self, value: Any, depth: int) -> Any:
+    def copied(self, value: object, depth: int) -> Any:
         if isinstance(value, _ATOMS) or depth > _DEEPEST or (depth and _is_shared(value)):
             return value
         if id(value) not in self._made:
@@ -53,7 +53,7 @@ class _Copier:
             self._made[id(value)] = self._copy(value, depth)
         return self._made[id(value)]
 
-    def _copy(self, value: Any, depth: int) -> Any:
+    def _copy(self, value: object, depth: int) -> Any:
         if isinstance(value, torch.Generator):
             return torch.Generator(value.device).set_state(value.get_state())
         if generators.kind_of(value) is not None:
@@ -74,7 +74,7 @@ class _Copier:
         made = [self.copied(part, depth + 1) for part in value]
         return deque(made, value.maxlen) if isinstance(value, deque) else type(value)(made)
 
-    def _object(self, value: Any, depth: int) -> Any:
+    def _object(self, value: object, depth: int) -> Any:
         made = copy.copy(value)
         if made is not value and hasattr(made, "__dict__"):
             self._made[id(value)] = made
@@ -83,7 +83,7 @@ class _Copier:
         return made
 
 
-def _is_shared(value: Any) -> bool:
+def _is_shared(value: object) -> bool:
     """Return True for what a pass reads and does not change: data, large arrays and models."""
     if isinstance(value, (np.ndarray, Tensor)):
         return value.nbytes > _LARGEST

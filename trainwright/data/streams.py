@@ -21,7 +21,7 @@ logger = logging.getLogger("trainwright")
 class StreamState:
     """Takes and restores the state of the stream behind ``loader``; ``reason`` says why it cannot, where it cannot."""
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: object) -> None:
         self._holder, self.reason = _state_holder(loader)
         self._was_loaded = False
 
@@ -39,7 +39,7 @@ class StreamState:
             self.reason = f"the state_dict() of {type(self._holder).__name__} cannot be kept as JSON ({error})"
             return None
 
-    def load(self, plain: Any) -> None:
+    def load(self, plain: object) -> None:
         """Let the next iteration go on where ``plain`` was taken."""
         # What a holder draws while it takes the state up is not drawn in a run that goes straight on. Asked for its
         # state, torchdata's loader takes it up here and not in the next iteration, whose draws count.
@@ -61,7 +61,7 @@ class StreamState:
             self._holder._starting_state_dict = None
 
 
-def _state_holder(loader: Any) -> tuple[Any, str | None]:
+def _state_holder(loader: object) -> tuple[Any, str | None]:
     """Whose ``state_dict()`` to use, or why nobody's."""
     if not isinstance(loader, Loader):
         name = type(loader).__name__
@@ -82,11 +82,11 @@ def _state_holder(loader: Any) -> tuple[Any, str | None]:
     return source, None
 
 
-def _offers_state(thing: Any) -> bool:
+def _offers_state(thing: object) -> bool:
     return callable(getattr(thing, "state_dict", None)) and callable(getattr(thing, "load_state_dict", None))
 
 
-def _parts(source: Any) -> Iterator[Any]:
+def _parts(source: object) -> Iterator[Any]:
     """What a Hugging Face streaming dataset is made of; nothing for others."""
     waiting = [getattr(source, "_ex_iterable", None)]
     while waiting:
@@ -96,6 +96,6 @@ def _parts(source: Any) -> Iterator[Any]:
             waiting += [getattr(part, "ex_iterable", None), *(getattr(part, "ex_iterables", None) or ())]
 
 
-def _may_lose_a_batch(part: Any) -> bool:
+def _may_lose_a_batch(part: object) -> bool:
     """Whether this is the case that the documentation of ``IterableDataset.state_dict`` excepts."""
     return bool(getattr(part, "batched", False)) and bool(getattr(getattr(part, "formatting", None), "is_table", False))

@@ -54,7 +54,7 @@ class LoaderNow:
 class WorkerIterator(_MultiProcessingDataLoaderIter):
     """torch's iterator over workers, whose waits are polled and whose end is certain."""
 
-    def __init__(self, loader: Any, now: LoaderNow) -> None:
+    def __init__(self, loader: object, now: LoaderNow) -> None:
         self._now = now
         self._lost_one = False
         self._exit: Finalize | None = None
@@ -94,7 +94,7 @@ class WorkerIterator(_MultiProcessingDataLoaderIter):
                 return dead
             time.sleep(0.02)
 
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+    def _reset(self, loader: object, first_iter: bool = False) -> None:
         if self._exit is None:
             self._watch_exit()
         super()._reset(loader, first_iter)
@@ -242,7 +242,7 @@ def _ignore_signals() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _MAIN_PROCESS_SIGNALS)
 
 
-def _do_nothing(number: int, frame: Any) -> None:
+def _do_nothing(number: int, frame: object) -> None:
     pass
 
 
@@ -270,5 +270,5 @@ def _kill(workers: list[Any], key: int) -> None:
                 os.kill(worker.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
-def _as_it_is(batch: Any) -> Any:
+def _as_it_is(batch: object) -> Any:
     return batch

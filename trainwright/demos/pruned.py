@@ -52,7 +52,9 @@ class Measured:
     latency: float
 
 
-def prune(dense: nn.Module, args: TrainingArguments, rows: Any, held_out: Any, metric: Any, *, resume: bool) -> Trainer:
+def prune(
+    dense: nn.Module, args: TrainingArguments, rows: object, held_out: object, metric: object, *, resume: bool
+) -> Trainer:
     """Train a copy of ``dense`` by the recipe, in ``pruned`` below its folder."""
     folder = Path(str(args.output_dir)) / "pruned"
     if not resume:
@@ -90,7 +92,7 @@ def prune(dense: nn.Module, args: TrainingArguments, rows: Any, held_out: Any, m
     return trainer
 
 
-def side_by_side(networks: dict[str, Trainer], held_out: Any, inputs: torch.Tensor) -> dict[str, Measured]:
+def side_by_side(networks: dict[str, Trainer], held_out: object, inputs: torch.Tensor) -> dict[str, Measured]:
     """Accuracy, weights, files and time of each network, measured in turns."""
     times: dict[str, list[float]] = {name: [] for name in networks}
     for trainer in networks.values():

@@ -49,7 +49,7 @@ class Built:
     modifiers: list[Modifier] = dataclasses.field(default_factory=list)
 
 
-def arguments_for(loaded: Loaded, **more: Any) -> tuple[str, TrainingArguments]:
+def arguments_for(loaded: Loaded, **more: object) -> tuple[str, TrainingArguments]:
     """The task, and the experiment's TrainingArguments with what suits the task where it says nothing."""
     task = task_name(loaded)
     kind = Seq2SeqTrainingArguments if task == "seq2seq" else TrainingArguments
@@ -117,7 +117,7 @@ def build(loaded: Loaded, *, facts: dict[str, Any] | None = None, **more: Any) -
     return Built(loaded, task, args, prepared, trainer)
 
 
-def _prepared(task: str, given: Given, train: Any = None, evaluation: Any = None) -> Prepared:
+def _prepared(task: str, given: Given, train: object = None, evaluation: object = None) -> Prepared:
     try:
         prepared = task_kit(task).prepare(given)
         prepared.train = None if train is None else prepared.encode(train)

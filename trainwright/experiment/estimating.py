@@ -142,7 +142,7 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _named(batch: Any) -> dict[str, Any]:
+def _named(batch: object) -> dict[str, Any]:
     if hasattr(batch, "items"):
         return dict(batch.items())
     values = batch if isinstance(batch, (list, tuple)) else [batch]

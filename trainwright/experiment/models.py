@@ -31,7 +31,7 @@ def is_local(loaded: Loaded) -> bool:
     return split_reference(name) is not None or is_registered("model", name)
 
 
-def build_local(loaded: Loaded, **sizes: Any) -> nn.Module:
+def build_local(loaded: Loaded, **sizes: object) -> nn.Module:
     """A registered model or ``my_file.py:Class``, made with ``model.options`` and those ``sizes`` that it takes."""
     section = loaded.experiment.model
     if split_reference(section.name) is not None:
@@ -85,7 +85,7 @@ def transformers_library(loaded: Loaded) -> Any:
     return transformers
 
 
-def build_pretrained(loaded: Loaded, auto_class: str, trained: str | None = None, **settings: Any) -> nn.Module:
+def build_pretrained(loaded: Loaded, auto_class: str, trained: str | None = None, **settings: object) -> nn.Module:
     """A model of transformers; ``settings`` are what the task knows (number of classes, their names)."""
     section = loaded.experiment.model
     library = transformers_library(loaded)

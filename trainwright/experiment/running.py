@@ -269,7 +269,7 @@ def _new_data(built: Built, name: str | None) -> Any:
     return evaluation
 
 
-def _encoded(built: Built, rows: Any) -> Any:
+def _encoded(built: Built, rows: object) -> Any:
     try:
         return built.prepared.encode(rows)
     except ValueError as error:

@@ -101,7 +101,7 @@ def named_here(name: str) -> str:
     return name
 
 
-def _called(thing: Any, options: dict[str, Any]) -> Any:
+def _called(thing: object, options: dict[str, Any]) -> Any:
     """A function or class is called with ``data.options``; anything else is the data."""
     if inspect.isclass(thing) or inspect.isfunction(thing) or inspect.isbuiltin(thing):
         return thing(**options)
@@ -197,7 +197,7 @@ def columns_of(rows: Any) -> list[str]:
     return list(first) if isinstance(first, dict) else []
 
 
-def pick_column(loaded: Loaded, key: str, given: str | None, rows: Any, usual: tuple[str, ...], what: str) -> str:
+def pick_column(loaded: Loaded, key: str, given: str | None, rows: object, usual: tuple[str, ...], what: str) -> str:
     """The column that was named, or the first of the usual names that is there."""
     columns = columns_of(rows)
     if given is not None:
@@ -212,7 +212,7 @@ def pick_column(loaded: Loaded, key: str, given: str | None, rows: Any, usual: t
     )
 
 
-def expect_columns(rows: Any, names: Iterable[str]) -> None:
+def expect_columns(rows: object, names: Iterable[str]) -> None:
     """New rows need the columns that the model was trained with."""
     present = columns_of(rows)
     missing = [name for name in names if name not in present]
@@ -223,13 +223,13 @@ def expect_columns(rows: Any, names: Iterable[str]) -> None:
         )
 
 
-def class_numbers(rows: Any, facts: dict[str, Any]) -> Callable[[Any], int]:
+def class_numbers(rows: object, facts: dict[str, Any]) -> Callable[[Any], int]:
     """What stands in the target's column -> the class's number in training; other data may number its classes anew."""
     classes: list[str] = facts["classes"] or []
     codes = {name: index for index, name in enumerate(classes)}
     named = getattr(getattr(rows, "features", {}).get(facts["target"]), "names", None)
 
-    def number(value: Any) -> int:
+    def number(value: object) -> int:
         is_number = isinstance(value, int) and not isinstance(value, bool)
         if is_number and named is None and facts["numbered"] and 0 <= value < len(classes):
             return value

@@ -49,7 +49,7 @@ def _as_anywhere(loaded: Loaded, place: Place, name: str) -> str:
     return resolve(loaded, place, name) if split_reference(name) is not None else name
 
 
-def _said(section: Any) -> Any:
+def _said(section: object) -> Any:
     """What a section says beyond its defaults."""
     if not dataclasses.is_dataclass(section) or isinstance(section, type):
         return section
@@ -140,7 +140,7 @@ def refuse_masked(loaded: Loaded, *sections: str) -> None:
         )
 
 
-def _masked(value: Any, place: Place) -> Iterator[Place]:
+def _masked(value: object, place: Place) -> Iterator[Place]:
     """Places of values that were masked; of a list, the place of the list."""
     if not isinstance(value, dict):
         if holds_mask(value):

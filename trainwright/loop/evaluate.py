@@ -111,7 +111,7 @@ def measure_afterwards(plan: EvaluationPlan, seen: Collected, engine: Evaluator,
     return Collected(samples=seen.samples, metrics=found)
 
 
-def in_pieces(plan: EvaluationPlan, engine: Evaluator, batch: Any) -> Iterator[tuple[Any, Any, bool]]:
+def in_pieces(plan: EvaluationPlan, engine: Evaluator, batch: object) -> Iterator[tuple[Any, Any, bool]]:
     """Run ``batch``, in pieces where it does not fit; each with its result and whether it is the last."""
     micro = plan.micro
     if not micro.is_on:
@@ -141,9 +141,9 @@ def keep(
     seen: Collected,
     plan: EvaluationPlan,
     engine: Evaluator,
-    predictions: Any,
-    labels: Any,
-    inputs: Any,
+    predictions: object,
+    labels: object,
+    inputs: object,
     loss: Any,
     rows: int,
 ) -> None:
@@ -159,7 +159,7 @@ def keep(
 
 
 def batch_metrics(
-    plan: EvaluationPlan, is_last: bool, predictions: Any, labels: Any, inputs: Any, loss: Any
+    plan: EvaluationPlan, is_last: bool, predictions: object, labels: object, inputs: object, loss: Any
 ) -> dict[str, Any]:
     """HF's ``batch_eval_metrics``: the metric sees each batch and sums up when told to."""
     prediction = EvalPrediction(
@@ -171,7 +171,7 @@ def batch_metrics(
     return plan.compute_metrics(prediction, compute_result=is_last) or {}
 
 
-def is_streaming_metric(metric: Any) -> bool:
+def is_streaming_metric(metric: object) -> bool:
     """Whether ``metric`` is a torchmetrics-style object (update, compute, reset) rather than a function."""
     return all(callable(getattr(metric, name, None)) for name in ("update", "compute", "reset"))
 
@@ -214,7 +214,7 @@ def joiner(plan: EvaluationPlan, samples: int) -> Callable[[list[Any]], Any]:
     return lambda parts: reordered(concatenate(parts), back)
 
 
-def reordered(value: Any, order: np.ndarray) -> Any:
+def reordered(value: object, order: np.ndarray) -> Any:
     """Rows of the arrays in ``value`` in ``order``."""
     if isinstance(value, (tuple, list)) and value and isinstance(value[0], np.ndarray):
         return type(value)(reordered(item, order) for item in value)
@@ -231,7 +231,7 @@ def streaming_result(metric: Any) -> dict[str, Any]:
     return dict(result) if isinstance(result, dict) else {type(metric).__name__.lower(): result}
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """A Python number in place of a zero-dimensional array or tensor, so that logs are JSON."""
     if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
         return value.item()

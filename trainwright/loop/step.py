@@ -48,7 +48,7 @@ def accumulate(run: Run, pieces: list[Any], progress: Progress | None = None) ->
     return loss
 
 
-def fillers(engine: Step, piece: Any, portion: Portion, missing: int) -> list[tuple[Any, Portion]]:
+def fillers(engine: Step, piece: object, portion: Portion, missing: int) -> list[tuple[Any, Portion]]:
     """Passes without weight, where other processes have more pieces and would wait for this one in theirs."""
     return [(piece, portion._replace(targets=0, weight=0.0))] * missing
 
@@ -97,7 +97,7 @@ def accumulate_in_pieces(run: Run, batches: list[Any]) -> Any:
         run.actions.redone(run, rows, run.micro.parts)
 
 
-def pieces_of(run: Run, batch: Any) -> list[Any]:
+def pieces_of(run: Run, batch: object) -> list[Any]:
     """``batch``, cut as finely as it has to be at present."""
     parts = run.micro.parts_for(run.setup.engine.rows(batch))
     return [batch] if parts == 1 else run.actions.cut(run, batch, parts)
@@ -123,7 +123,7 @@ def portions(run: Run, pieces: list[Any], progress: Progress | None = None) -> l
     return [Portion(number, number / total, total, count) for number in targets]
 
 
-def _total(engine: Step, own: Any, progress: Progress | None) -> Any:
+def _total(engine: Step, own: object, progress: Progress | None) -> Any:
     if progress is None:
         return engine.sum_counts(own)
     if progress.total is None:

@@ -40,7 +40,7 @@ class Kind(NamedTuple):
     native: Callable[[Any, Any], Any]
 
 
-def kind_of(value: Any) -> Kind | None:
+def kind_of(value: object) -> Kind | None:
     """The kind of generator that ``value`` is; None for anything else."""
     return next((kind for kind in _KINDS if kind.matches(value)), None)
 
@@ -50,7 +50,7 @@ def capture(generator: Any) -> Any:
     return _known(generator).capture(generator)
 
 
-def restore(generator: Any, state: Any) -> None:
+def restore(generator: object, state: object) -> None:
     """Put ``generator`` into a captured state."""
     _known(generator).restore(generator, state)
 
@@ -60,13 +60,13 @@ def seed(generator: Any, number: int) -> None:
     _known(generator).seed(generator, number)
 
 
-def to_json(generator: Any, state: Any) -> dict[str, Any]:
+def to_json(generator: object, state: object) -> dict[str, Any]:
     """A captured state as data that JSON can hold."""
     kind = _known(generator)
     return {"kind": kind.name, "state": kind.plain(state)}
 
 
-def from_json(generator: Any, stored: dict[str, Any]) -> Any:
+def from_json(generator: object, stored: dict[str, Any]) -> Any:
     """The inverse of :func:`to_json`; ``ValueError`` where the state is that of another kind of generator."""
     kind = _known(generator)
     if stored["kind"] != kind.name:
@@ -74,13 +74,13 @@ def from_json(generator: Any, stored: dict[str, Any]) -> Any:
     return kind.native(generator, stored["state"])
 
 
-def digest(generator: Any, state: Any) -> int:
+def digest(generator: object, state: object) -> int:
     """A number that differs where states differ."""
     text = json.dumps(to_json(generator, state), sort_keys=True)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
-def _known(generator: Any) -> Kind:
+def _known(generator: object) -> Kind:
     kind = kind_of(generator)
     assert kind is not None, f"{type(generator).__name__} is no known generator"
     return kind
@@ -89,7 +89,7 @@ def _known(generator: Any) -> Kind:
 # ---- arrays in JSON
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
     if isinstance(value, np.ndarray):
@@ -97,7 +97,7 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _native(value: Any) -> Any:
+def _native(value: object) -> Any:
     if not isinstance(value, dict):
         return value
     if list(value) == [_ARRAY]:
@@ -109,7 +109,7 @@ def _native(value: Any) -> Any:
 # ---- random.Random
 
 
-def _is_python(value: Any) -> bool:
+def _is_python(value: object) -> bool:
     # SystemRandom asks the operating system: it has no state.
     return issubclass(type(value), random.Random) and not issubclass(type(value), random.SystemRandom)
 
@@ -126,15 +126,15 @@ def _native_python(generator: Any, stored: Any) -> Any:
 # ---- numpy
 
 
-def _bits(value: Any) -> Any:
+def _bits(value: object) -> Any:
     return value.bit_generator if isinstance(value, np.random.Generator) else value
 
 
-def _put_bits(value: Any, state: Any) -> None:
+def _put_bits(value: object, state: object) -> None:
     _bits(value).state = state
 
 
-def _seed_bits(value: Any, number: int) -> None:
+def _seed_bits(value: object, number: int) -> None:
     bits = _bits(value)
     bits.state = type(bits)(number).state
 
@@ -149,7 +149,7 @@ def _native_bits(value: Any, stored: Any) -> Any:
 # ---- torch
 
 
-def _is_torch(value: Any) -> bool:
+def _is_torch(value: object) -> bool:
     # By its class: ``isinstance`` would run code of a proxy's.
     return issubclass(type(value), class_if_imported("torch", "Generator"))
 

@@ -42,12 +42,12 @@ def is_a(value: Any, kinds: Any) -> bool:
     return issubclass(type(value), kinds)
 
 
-def is_module(value: Any) -> bool:
+def is_module(value: object) -> bool:
     """Return True for torch modules."""
     return callable(getattr(type(value), "named_modules", None))
 
 
-def draws(value: Any) -> bool:
+def draws(value: object) -> bool:
     """Return True for random generators of any known library."""
     return is_a(value, random.Random) or generators.kind_of(value) is not None
 

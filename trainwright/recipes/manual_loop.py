@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from trainwright.core.modifier import Modifier, Site
 from trainwright.recipes.pruning.optimizer_state import replace_parameters
@@ -72,7 +72,7 @@ class ManualLoop:
                 modifier.resume(self.site, self.epoch)
             modifier.advance(self.site, self.epoch)
 
-    def _start_with(self, model: nn.Module, inputs: Any) -> None:
+    def _start_with(self, model: nn.Module, inputs: object) -> None:
         if model.training:
             self.start()
 
@@ -81,7 +81,7 @@ class ManualLoop:
         for modifier in self.modifiers:
             modifier.replaced(mapping)
 
-    def loss(self, loss: Any, outputs: Any = None, inputs: Any = None) -> Any:
+    def loss(self, loss: Tensor, outputs: object = None, inputs: object = None) -> Any:
         """``loss`` as the modifiers want it, before ``backward``."""
         self.start()
         for modifier in self.modifiers:

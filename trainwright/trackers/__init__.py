@@ -30,14 +30,14 @@ def servers() -> list[str]:
     return [name for name in _OURS if name != "comet" and "server" in options_of(tracker_class(name))]
 
 
-def tracker_class(spec: Any) -> Any:
+def tracker_class(spec: object) -> Any:
     """What makes the tracker that ``spec`` says: a name, ``my_file.py:Class``, or a class; an object is itself."""
     if not isinstance(spec, str):
         return spec
     return find("tracker", spec, "report_to") if split_reference(spec) is None else load_object(spec, "report_to")
 
 
-def tracker_name(spec: Any) -> str:
+def tracker_name(spec: object) -> str:
     """How a tracker is called in ``tracker_options``, messages and ``trackers.json``.
 
     >>> tracker_name("comet"), tracker_name(tracker_class("wandb")), tracker_name("mine.py:Own")
@@ -66,7 +66,7 @@ def _takes_anything(cls: Any) -> bool:
 
 
 def build_tracker(
-    spec: Any, options: dict[str, Any] | None = None, *, server: str | None = None, logging_dir: str | None = None
+    spec: object, options: dict[str, Any] | None = None, *, server: str | None = None, logging_dir: str | None = None
 ) -> Tracker:
     """The tracker that ``spec`` says: a name, ``my_file.py:Class``, a class, or an object, which is returned as it is.
 

@@ -76,7 +76,7 @@ class AimTracker:
         log = self._run.log_artifacts if path.is_dir() else self._run.log_artifact
         log(str(path), name=name or path.name, block=True)
 
-    def log_image(self, name: str, image: Any, step: int) -> None:
+    def log_image(self, name: str, image: object, step: int) -> None:
         aim = package("aim", "aim")
         with picture_file(image) as file:
             self._run.track(aim.Image(str(file)), name=name, step=step)

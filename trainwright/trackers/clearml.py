@@ -93,7 +93,7 @@ class ClearmlTracker:
     def log_artifact(self, path: Path, name: str | None = None) -> None:
         self._task.upload_artifact(name or path.name, str(path), wait_on_upload=True)
 
-    def log_image(self, name: str, image: Any, step: int) -> None:
+    def log_image(self, name: str, image: object, step: int) -> None:
         with picture_file(image) as file:
             self._task.get_logger().report_image(name, name, step, local_path=str(file))
             self._task.flush(wait_for_uploads=True)

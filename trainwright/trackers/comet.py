@@ -87,7 +87,7 @@ class CometTracker:
         else:
             self._experiment.log_asset(str(path), file_name=name or path.name)
 
-    def log_image(self, name: str, image: Any, step: int) -> None:
+    def log_image(self, name: str, image: object, step: int) -> None:
         with picture_file(image) as file:
             # The file is gone when the package gets to it.
             self._experiment.log_image(str(file), name=name, step=step, copy_to_tmp=True)

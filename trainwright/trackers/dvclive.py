@@ -56,7 +56,7 @@ class DvcliveTracker:
     def log_artifact(self, path: Path, name: str | None = None) -> None:
         copy(path, Path(self._live.dir) / "artifacts" / (name or path.name))
 
-    def log_image(self, name: str, image: Any, step: int) -> None:
+    def log_image(self, name: str, image: object, step: int) -> None:
         # The package's own call keeps one picture of a name; a file of its own for each step keeps them all.
         folder = Path(self._live.plots_dir) / "images"
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ def _discard_damaged(file: Path) -> None:
         file.unlink()
 
 
-def _outside_repositories(live: Any) -> Any:
+def _outside_repositories(live: object) -> Any:
     """The class without its first deed: in a git repository it would make one of DVC, and stage its files."""
 
     class Outside(live):  # type: ignore[misc, valid-type]

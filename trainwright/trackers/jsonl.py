@@ -38,7 +38,7 @@ class JsonlTracker:
     def log_artifact(self, path: Path, name: str | None = None) -> None:
         self._write("artifact", name=name or path.name, path=str(path))
 
-    def log_image(self, name: str, image: Any, step: int) -> None:
+    def log_image(self, name: str, image: object, step: int) -> None:
         folder = self._path.with_name(f"{self._path.stem}_images")
         folder.mkdir(exist_ok=True)
         file = folder / file_name(name, step)
@@ -59,13 +59,13 @@ class JsonlTracker:
             kept = [line for line in lines if _step_of(line) <= step]
         replace_text(self._path, "".join(f"{line}\n" for line in kept))
 
-    def _write(self, event: str, **content: Any) -> None:
+    def _write(self, event: str, **content: object) -> None:
         line = json.dumps(_strict({"event": event, "time": round(time.time(), 3), **content}), default=str)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(line + "\n")
 
 
-def _strict(value: Any) -> Any:
+def _strict(value: object) -> Any:
     """NaN and infinity as text: bare ``NaN`` is not JSON."""
     if isinstance(value, dict):
         return {str(key): _strict(item) for key, item in value.items()}

@@ -93,7 +93,7 @@ class MlflowTracker:
             # A name is a folder in the store: the file keeps its own.
             self._client.log_artifact(self._run_id, str(path), name)
 
-    def log_image(self, name: str, image: Any, step: int) -> None:
+    def log_image(self, name: str, image: object, step: int) -> None:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / file_name(name, step)
             file.write_bytes(picture_bytes(image))

@@ -8,7 +8,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -16,7 +15,7 @@ import numpy as np
 _COLOURS = {1: 0, 2: 4, 3: 2, 4: 6}
 
 
-def png(image: Any) -> bytes:
+def png(image: object) -> bytes:
     """An array of bytes, height x width or height x width x (1 to 4), as a PNG file.
 
     >>> png(np.zeros((2, 3), dtype=np.uint8))[:4]
@@ -42,13 +41,13 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def picture_bytes(image: Any) -> bytes:
+def picture_bytes(image: object) -> bytes:
     """The file that ``image`` is, or would be."""
     return Path(image).read_bytes() if isinstance(image, (str, Path)) else png(image)
 
 
 @contextmanager
-def picture_file(image: Any) -> Iterator[Path]:
+def picture_file(image: object) -> Iterator[Path]:
     """A file with the picture: the one given, or one that is gone afterwards."""
     if isinstance(image, (str, Path)):
         yield Path(image)

@@ -51,7 +51,7 @@ class TensorBoardTracker:
     def log_artifact(self, path: Path, name: str | None = None) -> None:
         copy(path, self._place / "artifacts" / (name or path.name))
 
-    def log_image(self, name: str, image: Any, step: int) -> None:
+    def log_image(self, name: str, image: object, step: int) -> None:
         summary = _proto("summary").Summary
         picture = summary.Image(encoded_image_string=picture_bytes(image))
         self._add(summary(value=[summary.Value(tag=name, image=picture)]), step)
@@ -75,7 +75,7 @@ class TensorBoardTracker:
         metadata = summary.SummaryMetadata(plugin_data=plugin)
         self._add(summary.Summary(value=[summary.Summary.Value(tag=tag, metadata=metadata, tensor=tensor)]), 0)
 
-    def _add(self, summary: Any, step: int) -> None:
+    def _add(self, summary: object, step: int) -> None:
         self._writer.add_event(_proto("event").Event(wall_time=time.time(), step=step, summary=summary))
 
 

@@ -112,7 +112,7 @@ class WandbTracker:
         (artifact.add_dir if path.is_dir() else artifact.add_file)(str(path))
         self._run.log_artifact(artifact)
 
-    def log_image(self, name: str, image: Any, step: int) -> None:
+    def log_image(self, name: str, image: object, step: int) -> None:
         wandb = package("wandb", "wandb")
         with picture_file(image) as file:
             self._run.log({name: wandb.Image(str(file)), _STEP: step})

@@ -58,7 +58,7 @@ class TrainingActions:
     def take_up_state(self, run: TrainingRun) -> None:
         take_up_state(run)
 
-    def cut(self, run: TrainingRun, batch: Any, parts: int) -> list[Any]:
+    def cut(self, run: TrainingRun, batch: object, parts: int) -> list[Any]:
         return run.setup.hooks().split_batch(batch, parts)
 
     def redone(self, run: TrainingRun, rows: int, parts: int) -> None:

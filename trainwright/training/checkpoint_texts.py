@@ -111,7 +111,7 @@ def tool_names(setup: Setup) -> dict[str, str]:
     }
 
 
-def _kind(tool: Any) -> str:
+def _kind(tool: object) -> str:
     """The name of a class; several that are driven as one name themselves."""
     return str(getattr(tool, "kind", type(tool).__name__))
 

@@ -39,7 +39,7 @@ from trainwright.training.setup import Setup
 logger = logging.getLogger("trainwright")
 
 
-def choose_processor(processing_class: Any, tokenizer: Any) -> Any:
+def choose_processor(processing_class: object, tokenizer: object) -> Any:
     """``processing_class``, or ``tokenizer``, its name until transformers 5."""
     if tokenizer is None:
         return processing_class
@@ -51,7 +51,7 @@ def choose_processor(processing_class: Any, tokenizer: Any) -> Any:
     return tokenizer
 
 
-def choose_collator(processor: Any) -> Callable[[list[Any]], Any]:
+def choose_collator(processor: object) -> Callable[[list[Any]], Any]:
     """Padding for a tokenizer or a feature extractor, plain stacking otherwise."""
     # Image processors pad too, but images.
     is_for_images = isinstance(
@@ -61,7 +61,7 @@ def choose_collator(processor: Any) -> Callable[[list[Any]], Any]:
     return DataCollatorWithPadding(processor) if pads else collate_any
 
 
-def one_teacher(teacher: Any, distill_teacher: Any) -> Any:
+def one_teacher(teacher: object, distill_teacher: object) -> Any:
     """``teacher``, or ``distill_teacher``, its other name."""
     if teacher is not None and distill_teacher is not None:
         raise ValueError("Pass teacher= or its other name distill_teacher=, not both.")
@@ -80,7 +80,7 @@ def resolve_model(model: nn.Module | None, setup: Setup) -> nn.Module | None:
     return model
 
 
-def with_backend(args: TrainingArguments, given: Any) -> Any:
+def with_backend(args: TrainingArguments, given: object) -> Any:
     """``args`` with the backend that a Trainer was given by name; both given and different is an error."""
     named = ours(args).backend
     wanted = given if given is None or isinstance(given, str) else getattr(given, "name", None)

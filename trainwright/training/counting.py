@@ -22,7 +22,7 @@ def batch_observer(setup: Setup) -> Callable[[Any], None] | None:
         return None
     main_input = getattr(setup.model, "main_input_name", "input_ids")
 
-    def observe(batch: Any) -> None:
+    def observe(batch: object) -> None:
         if own_flops:
             setup.current_flos += float(setup.hooks().floating_point_ops(batch))
         elif per_token and isinstance(batch, Mapping) and isinstance(batch.get(main_input), Tensor):
@@ -33,7 +33,7 @@ def batch_observer(setup: Setup) -> Callable[[Any], None] | None:
     return observe
 
 
-def count_input_tokens(batch: Any, main_input: str, how: str) -> int:
+def count_input_tokens(batch: object, main_input: str, how: str) -> int:
     if not isinstance(batch, Mapping) or not isinstance(batch.get(main_input), Tensor):
         return 0
     mask = batch.get("attention_mask")
@@ -48,7 +48,7 @@ def flops_per_token(setup: Setup) -> float:
     return 6.0 * count(exclude_embeddings=True) if callable(count) else 0.0
 
 
-def floating_point_ops(setup: Setup, inputs: Any) -> int:
+def floating_point_ops(setup: Setup, inputs: object) -> int:
     """Estimated floating point operations of forward and backward for ``inputs``."""
     main_input = getattr(setup.model, "main_input_name", "input_ids")
     if not isinstance(inputs, Mapping) or main_input not in inputs:
@@ -69,7 +69,7 @@ def remembering_observer(run: TrainingRun) -> Callable[[Any], None] | None:
     if observe is None:
         return None
 
-    def observe_batch(batch: Any) -> None:
+    def observe_batch(batch: object) -> None:
         state = setup.state
         if run.counts_before is None or run.counts_before[0] != state.global_step:
             operations = state.total_flos + setup.current_flos

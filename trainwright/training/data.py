@@ -78,7 +78,7 @@ def refuse_for_streams(setup: Setup) -> None:
         raise ValueError("group_by_length needs a dataset with a length; use train_sampling_strategy='random'.")
 
 
-def train_sampler(setup: Setup, train_dataset: Any = None) -> Any:
+def train_sampler(setup: Setup, train_dataset: object = None) -> Any:
     """Order of the training samples; None for a dataset without a length."""
     dataset = setup.train_dataset if train_dataset is None else train_dataset
     if dataset is None or not has_length(dataset):
@@ -92,7 +92,7 @@ def input_name(setup: Setup) -> str:
     return names[0] if names else "input_ids"
 
 
-def eval_dataloader(setup: Setup, eval_dataset: Any = None) -> Any:
+def eval_dataloader(setup: Setup, eval_dataset: object = None) -> Any:
     """Loader over an evaluation set: the one given, the one of that name, or ``self.eval_dataset``."""
     use_own_eval_data(setup)
     if eval_dataset is None and setup.eval_dataset is None:
@@ -105,12 +105,12 @@ def eval_dataloader(setup: Setup, eval_dataset: Any = None) -> Any:
     return evaluation_loader(setup, setup.eval_dataset if eval_dataset is None else eval_dataset, "evaluation")
 
 
-def test_dataloader(setup: Setup, test_dataset: Any) -> Any:
+def test_dataloader(setup: Setup, test_dataset: object) -> Any:
     """Loader over ``test_dataset``, in its own order."""
     return evaluation_loader(setup, test_dataset, "test")
 
 
-def evaluation_loader(setup: Setup, dataset: Any, description: str) -> Any:
+def evaluation_loader(setup: Setup, dataset: object, description: str) -> Any:
     if is_loader(dataset, description):
         return dataset
     sampler = setup.hooks()._get_eval_sampler(dataset)
@@ -118,14 +118,14 @@ def evaluation_loader(setup: Setup, dataset: Any, description: str) -> Any:
     return eval_loader(dataset, sampler=sampler, collate=collate, args=setup.args)
 
 
-def eval_sampler(setup: Setup, eval_dataset: Any) -> Any:
+def eval_sampler(setup: Setup, eval_dataset: object) -> Any:
     """Order of the evaluation samples: as they stand, or longest first when training groups by length."""
     if eval_dataset is None or is_iterable(eval_dataset):
         return None
     return eval_order(eval_dataset, setup.args, input_name(setup))
 
 
-def with_used_columns(setup: Setup, dataset: Any, description: str) -> tuple[Any, Callable[[list[Any]], Any]]:
+def with_used_columns(setup: Setup, dataset: object, description: str) -> tuple[Any, Callable[[list[Any]], Any]]:
     # A Module's step methods get the whole batch: what they use of it nobody knows.
     if not setup.args.remove_unused_columns or setup.module is not None:
         if not setup.has_teacher:

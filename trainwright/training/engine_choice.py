@@ -28,7 +28,7 @@ class Feature(NamedTuple):
     reason: str
 
 
-def _argument(name: str, off: Any = None) -> Callable[[Any], bool]:
+def _argument(name: str, off: object = None) -> Callable[[Any], bool]:
     return lambda setup: getattr(setup.args, name) not in (off, False)
 
 
@@ -128,7 +128,7 @@ def _has_hooks(model: nn.Module) -> bool:
     return any(getattr(module, table) for module in model.modules() for table in tables)
 
 
-def in_torch_form(model: Any, setup: Setup) -> Any:
+def in_torch_form(model: nn.Module, setup: Setup) -> Any:
     """``model``; a Cell of MindSpore with a torch face, and the loss that goes with it made to fit."""
     # Whoever has a Cell has imported MindSpore.
     mindspore = sys.modules.get("mindspore")
@@ -172,7 +172,7 @@ def _capture_for(setup: Setup) -> Any:
     return capture
 
 
-def graph_engine(setup: Setup, **options: Any) -> Any:
+def graph_engine(setup: Setup, **options: object) -> Any:
     """An engine that runs the Trainer's loss on another framework."""
     from trainwright.engines.graph.engine import GraphEngine
 

@@ -54,7 +54,7 @@ def evaluate(
 
 
 def measure(
-    setup: Setup, loader: Any, description: str, event: str, ignore_keys: list[str] | None, prefix: str
+    setup: Setup, loader: object, description: str, event: str, ignore_keys: list[str] | None, prefix: str
 ) -> dict[str, float]:
     """Metrics over one loader, logged and told to callbacks."""
     start = time.time()
@@ -87,7 +87,7 @@ def evaluate_each(
 
 def measure_test(
     setup: Setup,
-    test_dataset: Any = None,
+    test_dataset: object = None,
     ignore_keys: list[str] | None = None,
     metric_key_prefix: str = "test",
 ) -> dict[str, float]:
@@ -112,7 +112,7 @@ def measure_test(
 
 def predict(
     setup: Setup,
-    test_dataset: Any = None,
+    test_dataset: object = None,
     ignore_keys: list[str] | None = None,
     metric_key_prefix: str = "test",
     *,
@@ -244,7 +244,7 @@ def evaluation_model(setup: Setup) -> nn.Module:
 
 
 def augmented_prediction_step(
-    setup: Setup, model: nn.Module, batch: Any, loss_only: bool, ignore_keys: list[str] | None
+    setup: Setup, model: nn.Module, batch: object, loss_only: bool, ignore_keys: list[str] | None
 ) -> tuple[Any, Any, Any]:
     if setup.evaluation.transforms is None:
         return setup.hooks().prediction_step(model, batch, loss_only, ignore_keys=ignore_keys)
@@ -260,7 +260,7 @@ def augmented_prediction_step(
 def prediction_step(
     setup: Setup,
     model: nn.Module,
-    inputs: Any,
+    inputs: object,
     prediction_loss_only: bool,
     ignore_keys: list[str] | None = None,
 ) -> tuple[Tensor | None, Any, Any]:
@@ -291,7 +291,7 @@ def in_stage(setup: Setup, stage: str) -> Iterator[None]:
 
 
 def prediction_by_module(
-    setup: Setup, model: nn.Module, inputs: Any, loss_only: bool, ignore_keys: list[str] | None
+    setup: Setup, model: nn.Module, inputs: object, loss_only: bool, ignore_keys: list[str] | None
 ) -> tuple[Tensor | None, Any, Any]:
     """What the step method of this stage returned, as (loss, predictions, labels)."""
     inputs = setup.hooks()._prepare_inputs(inputs)
@@ -328,12 +328,12 @@ def with_logged(setup: Setup, output: EvalLoopOutput, prefix: str) -> EvalLoopOu
     return output
 
 
-def returns_loss(setup: Setup, inputs: Any) -> bool:
+def returns_loss(setup: Setup, inputs: object) -> bool:
     asked = inputs.get("return_loss") if isinstance(inputs, Mapping) else None
     return bool(setup.can_return_loss if asked is None else asked)
 
 
-def labels_of(setup: Setup, inputs: Any) -> Any:
+def labels_of(setup: Setup, inputs: object) -> Any:
     """Detached labels of a batch: one tensor, a tuple where the model takes several, None where any is missing."""
     if not isinstance(inputs, Mapping):
         return find_labels(inputs)

@@ -7,17 +7,15 @@ its own hook, so ``super()`` leads to an end.
 
 from __future__ import annotations
 
-from typing import Any
-
 from trainwright.config.origin import OURS, library_of
 
 
-def is_overridden(hooks: Any, name: str) -> bool:
+def is_overridden(hooks: object, name: str) -> bool:
     """Return True when the method ``name`` is not the Trainer's own, by subclassing or by assignment."""
     return name in vars(hooks) or sum(name in vars(kind) for kind in type(hooks).__mro__) > 1
 
 
-def is_users_own(hooks: Any, name: str) -> bool:
+def is_users_own(hooks: object, name: str) -> bool:
     """Return True when the method ``name`` was written outside this package."""
     return name in vars(hooks) or library_of(getattr(type(hooks), name)) != OURS
 

@@ -153,18 +153,20 @@ class KeepBest(TrainerCallback, ExportableState):
             if news and len(self._found) == len(self.metrics):
                 self._judge(sum(self._found.values()) / len(self._found), state, control, kwargs)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         if self.every is not None:
             self._judge_if_due(self._moment(state), state, control, kwargs)
 
     def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         if self.every is not None:
             self._judge_if_due(self._moment(state, epoch_end=True), state, control, kwargs)
 
     def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         if self.every is not None:
             self._judge_training(state, control, kwargs)
@@ -172,7 +174,7 @@ class KeepBest(TrainerCallback, ExportableState):
         self._is_training = False
 
     def on_train_failed(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         self._is_training = False
 

@@ -123,7 +123,7 @@ def look_for_what_fits(run: TrainingRun) -> None:
         run.micro.settle(rows)
 
 
-def refine_until_it_fits(run: TrainingRun, batch: Any) -> None:
+def refine_until_it_fits(run: TrainingRun, batch: object) -> None:
     setup = run.setup
     rows = setup.engine.rows(batch)
     setup.engine.train_mode()
@@ -225,7 +225,7 @@ def longest_samples(dataset: Any, length_column: str, loader: Any) -> list[int] 
     return sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)[:size]
 
 
-def _smallest_piece(run: TrainingRun, batch: Any, rows: int) -> Any:
+def _smallest_piece(run: TrainingRun, batch: object, rows: int) -> Any:
     """One sample; or the whole of a batch that cannot be cut, which is no harm if it fits."""
     try:
         return run.actions.cut(run, batch, rows)[0]
@@ -233,7 +233,7 @@ def _smallest_piece(run: TrainingRun, batch: Any, rows: int) -> Any:
         return batch
 
 
-def _elements(batch: Any) -> int:
+def _elements(batch: object) -> int:
     """Numbers in all tensors of a batch; 0 where there is none."""
     if batch is None:
         return 0

@@ -92,7 +92,7 @@ def use_own_eval_data(setup: Setup) -> None:
         setup.eval_dataset = data_of_module(setup, "val")
 
 
-def is_loader(data: Any, what: str) -> bool:
+def is_loader(data: object, what: str) -> bool:
     """Whether ``data`` gives batches and not samples; a list of loaders, which would pass for a dataset, is refused."""
     if isinstance(data, (list, tuple)) and data and all(isinstance(item, DataLoader) for item in data):
         raise ValueError(f"{what} got a list of loaders: pass one loader or, to evaluate on several, a dict by name.")

@@ -118,7 +118,7 @@ def get_learning_rates(setup: Setup) -> list[float]:
     return [float(group["lr"]) for group in built_optimizer(setup).param_groups]
 
 
-def get_optimizer_group(setup: Setup, param: Any = None) -> Any:
+def get_optimizer_group(setup: Setup, param: object = None) -> Any:
     """The group that holds ``param``, or all groups' parameters."""
     groups = built_optimizer(setup).param_groups
     if param is None:

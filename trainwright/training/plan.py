@@ -65,12 +65,12 @@ def refuse_uneven(plan: TrainingPlan, backend: Backend) -> None:
         )
 
 
-def _epoch_sizes(loader: Any) -> Any:
+def _epoch_sizes(loader: object) -> Any:
     """How many batches each epoch has, where that changes."""
     return getattr(getattr(loader, "batch_sampler", None), "batches_in_epoch", None)
 
 
-def _steps_of_epochs(loader: Any, args: TrainingArguments, steps_per_epoch: int) -> int:
+def _steps_of_epochs(loader: object, args: TrainingArguments, steps_per_epoch: int) -> int:
     sizes = _epoch_sizes(loader)
     if sizes is None:
         return math.ceil(args.num_train_epochs * steps_per_epoch)

@@ -65,7 +65,7 @@ def _batches(setup: Setup, loader: Any, count: int) -> Iterator[Any]:
         yield fetch(0, chosen[backend.rank :: backend.world_size] or chosen[:1])
 
 
-def _leave_gradients(run: TrainingRun, batch: Any) -> None:
+def _leave_gradients(run: TrainingRun, batch: object) -> None:
     setup = run.setup
     engine = setup.engine
     _accumulate(run, batch)
@@ -80,7 +80,7 @@ def _leave_gradients(run: TrainingRun, batch: Any) -> None:
             parameter.grad.nan_to_num_(0.0, 0.0, 0.0)
 
 
-def _accumulate(run: TrainingRun, batch: Any) -> None:
+def _accumulate(run: TrainingRun, batch: object) -> None:
     """The gradient of a batch, cut as finely as those that are trained on."""
     setup = run.setup
     engine, micro = setup.engine, run.micro

@@ -166,7 +166,7 @@ class Setup:
         """Go by other arguments from now on."""
         self.given_args, self.args = args, ours(args)
 
-    def fire(self, event: str, **kwargs: Any) -> None:
+    def fire(self, event: str, **kwargs: object) -> None:
         """Tell the listeners of ``event``; they may set switches on the control."""
         if self.callbacks.heard[event]:
             self.callbacks.call_event(event, self.given_args, self.state, self.control, **kwargs)

@@ -101,7 +101,7 @@ def make_engine(setup: Setup, **options: Any) -> TorchEngine:
     return graph_engine(setup, **options)
 
 
-def call_model_init(setup: Setup, trial: Any = None) -> nn.Module:
+def call_model_init(setup: Setup, trial: object = None) -> nn.Module:
     """A new model from ``model_init``, which may take the trial."""
     assert setup.model_init is not None
     takes_trial = len(inspect.signature(setup.model_init).parameters) > 0

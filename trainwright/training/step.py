@@ -54,7 +54,7 @@ def learn_signatures(setup: Setup, model: nn.Module) -> None:
     )
 
 
-def split_batch(setup: Setup, inputs: Any, parts: int) -> list[Any]:
+def split_batch(setup: Setup, inputs: object, parts: int) -> list[Any]:
     """``inputs`` in ``parts`` pieces, for ``micro_batch``; override it where a batch is not a row per sample."""
     return cut_batch(inputs, parts) if setup.module is None else setup.module.split_batch(inputs, parts)
 
@@ -69,14 +69,14 @@ def draw_batches(setup: Setup, iterator: Iterator[Any], count: int) -> list[Any]
 
 
 def get_batch_samples(
-    setup: Setup, epoch_iterator: Iterator[Any], num_batches: int, device: Any
+    setup: Setup, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
 ) -> tuple[list[Any], Any]:
     """The next step's micro-batches and the number of targets in them."""
     batches = take(epoch_iterator, num_batches)
     return batches, sum(setup.hooks().count_targets(batch) for batch in batches)
 
 
-def train_on(setup: Setup, batch: Any, portion: Portion) -> Tensor | None:
+def train_on(setup: Setup, batch: object, portion: Portion) -> Tensor | None:
     """What the engine calls for each micro-batch; None when the whole step has no target."""
     setup.portion = portion
     setup.current_gradient_accumulation_steps = portion.pieces
@@ -89,7 +89,7 @@ def train_on(setup: Setup, batch: Any, portion: Portion) -> Tensor | None:
     return None if portion.step_targets == 0 else loss
 
 
-def call_own_training_step(setup: Setup, batch: Any, portion: Portion) -> Tensor:
+def call_own_training_step(setup: Setup, batch: object, portion: Portion) -> Tensor:
     """A user's ``training_step``: HF's contract whole, with the step's target count."""
     setup.default_step_ran = False
     if setup.calling.training_step_takes_count:
@@ -145,7 +145,7 @@ def training_step(setup: Setup, model: nn.Module, inputs: Any, num_items_in_batc
     return loss.detach()
 
 
-def modified_loss(setup: Setup, model: nn.Module, inputs: Any, targets: Any) -> Tensor:
+def modified_loss(setup: Setup, model: nn.Module, inputs: object, targets: object) -> Tensor:
     """The loss as a recipe wants it: it sees the outputs, and columns that only a teacher takes."""
     student = without_teacher_columns(inputs)
     loss, outputs = call_compute_loss(setup, model, student, targets, return_outputs=True)
@@ -155,7 +155,7 @@ def modified_loss(setup: Setup, model: nn.Module, inputs: Any, targets: Any) -> 
     return loss
 
 
-def prepare_inputs(setup: Setup, inputs: Any) -> Any:
+def prepare_inputs(setup: Setup, inputs: object) -> Any:
     """Batch on the device."""
     if is_mapping(inputs) and not inputs:
         raise ValueError(
@@ -165,7 +165,9 @@ def prepare_inputs(setup: Setup, inputs: Any) -> Any:
     return inputs if setup.engine.device.type == "cpu" else setup.engine.to_device(inputs)
 
 
-def call_compute_loss(setup: Setup, model: nn.Module, inputs: Any, targets: Any, return_outputs: bool = False) -> Any:
+def call_compute_loss(
+    setup: Setup, model: nn.Module, inputs: object, targets: object, return_outputs: bool = False
+) -> Any:
     """``compute_loss`` with the arguments its signature takes: overrides of every historic form work."""
     takes = setup.calling.compute_loss_takes
     kwargs: dict[str, Any] = {}
@@ -213,7 +215,7 @@ def compute_loss(
     return (loss, outputs) if return_outputs else loss
 
 
-def loss_by_module(setup: Setup, model: nn.Module, inputs: Any, return_outputs: bool) -> Any:
+def loss_by_module(setup: Setup, model: nn.Module, inputs: object, return_outputs: bool) -> Any:
     # Through the wrapper, if there is one: it wants to see a forward pass.
     run_step: Any = model if getattr(model, "runs_training_step", False) else running_module(model).training_step
     outputs = run_step(inputs)
@@ -226,7 +228,7 @@ def loss_by_module(setup: Setup, model: nn.Module, inputs: Any, return_outputs: 
     return (loss, outputs) if return_outputs else loss
 
 
-def train_by_hand(setup: Setup, batch: Any, portion: Portion) -> Tensor | None:
+def train_by_hand(setup: Setup, batch: object, portion: Portion) -> Tensor | None:
     """One micro-batch of a Module that optimizes itself: whatever loss it returns is only logged."""
     module = running_module(setup.model_wrapped)
     if not module.training:
@@ -243,14 +245,14 @@ def running_module(model: nn.Module) -> Module:
     return module
 
 
-def call_loss_function(setup: Setup, outputs: Any, labels: Any, targets: Any) -> Tensor:
+def call_loss_function(setup: Setup, outputs: object, labels: object, targets: object) -> Tensor:
     assert setup.compute_loss_func is not None
     if setup.calling.loss_function_takes_count:
         return setup.compute_loss_func(outputs, labels, num_items_in_batch=targets)
     return setup.compute_loss_func(outputs, labels)
 
 
-def call_model(model: nn.Module, inputs: Any) -> Any:
+def call_model(model: nn.Module, inputs: object) -> Any:
     if is_mapping(inputs):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, (tuple, list)) else model(inputs)

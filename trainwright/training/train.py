@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from pathlib import Path
-from typing import Any
 
 from trainwright.core.errors import StopRequested
 from trainwright.core.marker import clear_marker
@@ -38,7 +37,7 @@ from trainwright.training.stop import pass_the_deadline, rescue, stop_early
 logger = logging.getLogger("trainwright")
 
 
-def new_run(setup: Setup, trial: Any, ignored_outputs: list[str] | None) -> TrainingRun:
+def new_run(setup: Setup, trial: object, ignored_outputs: list[str] | None) -> TrainingRun:
     """A run that has not begun: its own events, its own writer."""
     require_model(setup)
     setup.memory.start("train")

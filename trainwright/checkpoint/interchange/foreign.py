@@ -36,7 +36,7 @@ class Foreign:
     notes: list[str] = field(default_factory=list)
 
 
-def checked_optimizer(value: Any, where: str) -> dict[str, Any]:
+def checked_optimizer(value: object, where: str) -> dict[str, Any]:
     """An optimizer's state dict, after checking that it is one."""
     state = needs(value, dict, where)
     if not isinstance(state.get("state"), dict) or not isinstance(state.get("param_groups"), list):
@@ -50,7 +50,7 @@ def checked_optimizer(value: Any, where: str) -> dict[str, Any]:
     return {"state": state["state"], "param_groups": groups}
 
 
-def checked_schedule(value: Any, where: str) -> dict[str, Any]:
+def checked_schedule(value: object, where: str) -> dict[str, Any]:
     """A schedule's state as JSON."""
     state = plain(needs(value, dict, where), where)
     kept = {key: part for key, part in state.items() if key not in _NOT_STATE}

@@ -15,7 +15,7 @@ Stored = tuple[dict[str, Tensor], dict[str, Any]]
 _PYTHON_WORDS, _NUMPY_WORDS = 625, 624
 
 
-def from_transformers(value: Any, where: str) -> Stored:
+def from_transformers(value: object, where: str) -> Stored:
     """Ours from what ``rng_state.pth`` holds."""
     states = needs(value, dict, where)
     try:
@@ -43,7 +43,7 @@ def from_transformers(value: Any, where: str) -> Stored:
     return {**tensors, **_of_devices(states.get("cuda"))}, numbers
 
 
-def _of_devices(value: Any) -> dict[str, Tensor]:
+def _of_devices(value: object) -> dict[str, Tensor]:
     states = value if isinstance(value, (list, tuple)) else [value]
     return {f"cuda.{index}": state for index, state in enumerate(states) if isinstance(state, Tensor)}
 

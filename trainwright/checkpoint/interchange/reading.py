@@ -53,7 +53,7 @@ def numpy_state_classes() -> list[Any]:
     return [*((rebuild, name) for name in names), np.ndarray, np.dtype, type(np.dtype(np.uint32))]
 
 
-def plain(value: Any, where: str) -> Any:
+def plain(value: object, where: str) -> Any:
     """``value`` as JSON data: one-element tensors become numbers, tuples lists; what is neither is refused."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -69,14 +69,14 @@ def plain(value: Any, where: str) -> Any:
     )
 
 
-def needs(value: Any, kind: type, where: str) -> Any:
+def needs(value: object, kind: type, where: str) -> Any:
     """``value``, after checking its type: a file that is not what it seems is refused with its name."""
     if not isinstance(value, kind):
         raise UnreadableCheckpoint(f"{where} should be a {kind.__name__} and is a {type(value).__name__}.")
     return value
 
 
-def tensors_of(value: Any, where: str) -> dict[str, Tensor]:
+def tensors_of(value: object, where: str) -> dict[str, Tensor]:
     """``value`` as named tensors."""
     state = needs(value, dict, where)
     for name, tensor in state.items():

@@ -74,7 +74,7 @@ class AcceleratedModule(Module):
             self._events.tell("on_before_backward", loss)
         return loss
 
-    def _closure_step(self, batch: Any) -> Any:
+    def _closure_step(self, batch: object) -> Any:
         """A step of an optimizer that computes the loss as often as it wants to."""
         (optimizer,) = self.optimizers()
         first: list[Tensor] = []
@@ -98,10 +98,10 @@ class AcceleratedModule(Module):
     def validation_step(self, batch: Any) -> Any:
         return self._measured(self._validate, batch)
 
-    def test_step(self, batch: Any) -> Any:
+    def test_step(self, batch: object) -> Any:
         return self._measured(self._test, batch)
 
-    def _measured(self, step: Callable[..., Any], batch: Any) -> Any:
+    def _measured(self, step: Callable[..., Any], batch: object) -> Any:
         self._events.tell("on_before_validation_step", batch)
         found = step(batch, self.validation_set, self._status)
         self._events.tell("on_after_validation_step")
@@ -192,7 +192,7 @@ def _call_of(module: AcceleratorModule, name: str) -> Callable[[Any, str, dict[s
     return lambda batch, key, status: step(key, batch)
 
 
-def _checked(found: Any, module: AcceleratorModule, may_be_none: bool) -> Tensor | None:
+def _checked(found: object, module: AcceleratorModule, may_be_none: bool) -> Tensor | None:
     """The loss that a training step returned."""
     loss = found.get("loss") if isinstance(found, Mapping) else found
     if loss is None and may_be_none:

@@ -28,9 +28,9 @@ class Callback:
     def on_fit_end(self) -> None: ...
     def on_epoch_start(self) -> None: ...
     def on_epoch_end(self) -> None: ...
-    def on_before_training_step(self, batch: Any) -> None: ...
+    def on_before_training_step(self, batch: object) -> None: ...
     def on_after_training_step(self) -> None: ...
-    def on_before_validation_step(self, batch: Any) -> None: ...
+    def on_before_validation_step(self, batch: object) -> None: ...
     def on_after_validation_step(self) -> None: ...
     def on_before_backward(self, loss: Any) -> None: ...
     def on_after_backward(self) -> None: ...
@@ -68,11 +68,11 @@ class CallbackEvents:
     def hears(self, name: str) -> bool:
         return bool(self._listeners[name])
 
-    def tell(self, name: str, *values: Any) -> None:
+    def tell(self, name: str, *values: object) -> None:
         for listener in self._listeners[name]:
             listener(*values)
 
-    def introduce(self, module: Any, trainer: Any, state: Any) -> None:
+    def introduce(self, module: Any, trainer: object, state: object) -> None:
         """Tell callbacks whom they listen to."""
         for callback in self.callbacks:
             callback.module, callback.trainer, callback.state = module, trainer, state
@@ -106,7 +106,7 @@ class EventsBridge(TrainerCallback):
                 self._hooks.append(inner.register_step_pre_hook(self._before_step))
                 self._hooks.append(inner.register_step_post_hook(lambda *given: self._after_step(given[0], scheduler)))
 
-    def _before_step(self, optimizer: Any, *given: Any) -> None:
+    def _before_step(self, optimizer: Any, *given: object) -> None:
         self._events.tell("on_before_optimizer_step", optimizer)
 
     def _after_step(self, optimizer: Any, scheduler: Any) -> None:
@@ -114,24 +114,24 @@ class EventsBridge(TrainerCallback):
         if scheduler is not None:
             self._events.tell("on_before_scheduler_step", scheduler)
 
-    def on_optimizer_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_optimizer_step(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         if kwargs.get("lr_scheduler") is not None:
             self._events.tell("on_after_scheduler_step", kwargs["lr_scheduler"])
         self._events.tell("on_before_zero_grad", kwargs.get("optimizer"))
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         self._events.tell("on_after_zero_grad", kwargs.get("optimizer"))
 
-    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_epoch_begin(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         self._events.tell("on_epoch_start")
 
-    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_epoch_end(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         self._events.tell("on_epoch_end")
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         self._events.tell("on_save_checkpoint")
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         self._forget()
         self._events.tell("on_fit_end")
 

@@ -40,7 +40,7 @@ class DataChoices:
         return RandomOrder(length, seed) if chosen is None and self.shuffle_validation else chosen
 
 
-def _order(sampler: Any, length: int, seed: int) -> Any:
+def _order(sampler: object, length: int, seed: int) -> Any:
     if sampler is None:
         return None
     if isinstance(sampler, Sampler):
@@ -61,7 +61,7 @@ def data_choices(settings: Settings, module: AcceleratorModule) -> DataChoices:
     )
 
 
-def check_train_choices(settings: Settings, train: Any) -> None:
+def check_train_choices(settings: Settings, train: object) -> None:
     """What was said about the order and the making of batches must have somebody to act on."""
     sampler = settings.sampler if settings.later.sampler_train is None else settings.later.sampler_train
     if isinstance(train, Curriculum) and sampler is not None:
@@ -76,13 +76,13 @@ def check_train_choices(settings: Settings, train: Any) -> None:
         )
 
 
-def _one_of(name: str, value: Any, other: str, instead: Any) -> Any:
+def _one_of(name: str, value: object, other: str, instead: object) -> Any:
     if value is not None and instead is not None:
         raise ValueError(f"{name} and {other} say the same thing twice: keep one.")
     return instead if value is None else value
 
 
-def _collator(module: AcceleratorModule, name: str, shared: Any, own: Any) -> Collate:
+def _collator(module: AcceleratorModule, name: str, shared: object, own: object) -> Collate:
     for method in (name, "collate_fn"):
         if getattr(type(module), method) is not getattr(AcceleratorModule, method) or method in vars(module):
             return getattr(module, method)
@@ -96,7 +96,7 @@ def _collator(module: AcceleratorModule, name: str, shared: Any, own: Any) -> Co
     return chosen
 
 
-def training_data(module: AcceleratorModule, dataset: Any) -> Any:
+def training_data(module: AcceleratorModule, dataset: object) -> Any:
     """What to train on: the module's own loader before the data set that ``fit`` got."""
     loader = _from_hook(module, "get_train_dataloader", dataset)
     if loader is not None:
@@ -117,7 +117,7 @@ def training_data(module: AcceleratorModule, dataset: Any) -> Any:
     return dataset
 
 
-def _is_stage(item: Any) -> bool:
+def _is_stage(item: object) -> bool:
     if not isinstance(item, tuple) or len(item) not in (2, 3) or not isinstance(item[0], int):
         return False
     return _is_data(item[1])
@@ -134,7 +134,7 @@ def _curriculum(stages: list[tuple[Any, ...]]) -> Curriculum:
     return curriculum
 
 
-def validation_data(module: AcceleratorModule, dataset: Any) -> tuple[Any, dict[str, Any]]:
+def validation_data(module: AcceleratorModule, dataset: object) -> tuple[Any, dict[str, Any]]:
     """What to validate on (None, one, or a dict by name), and the user's keys by these names."""
     found = _from_hook(module, "get_validation_dataloader", dataset)
     found = dataset if found is None else found
@@ -153,7 +153,7 @@ def validation_data(module: AcceleratorModule, dataset: Any) -> tuple[Any, dict[
     return {str(key): value for key, value in sets.items()}, {str(key): key for key in sets}
 
 
-def _is_data(item: Any) -> bool:
+def _is_data(item: object) -> bool:
     """Whether a list's entry is a data set or loader, and not a sample."""
     return isinstance(item, (Dataset, DataLoader)) or hasattr(item, "column_names")
 
@@ -165,7 +165,7 @@ def _refuse_what_is_no_data(name: str, data: Any) -> None:
         raise ValueError(f"{name} is empty.")
 
 
-def _from_hook(module: AcceleratorModule, name: str, dataset: Any) -> Any:
+def _from_hook(module: AcceleratorModule, name: str, dataset: object) -> Any:
     hook = getattr(module, name)
     takes_dataset = bool(inspect.signature(hook).parameters)
     return hook(dataset) if takes_dataset else hook()

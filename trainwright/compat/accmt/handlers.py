@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import Any
 
 
 class Handler(IntEnum):
@@ -32,7 +31,7 @@ _KINDS = {
 }
 
 
-def rescue_kinds(handlers: Any) -> list[str] | None:
+def rescue_kinds(handlers: object) -> list[str] | None:
     """``handlers``, one or several, in the words of ``TrainingArguments.rescue_on``."""
     if handlers is None:
         return None

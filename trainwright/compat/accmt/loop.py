@@ -47,11 +47,11 @@ class Loop(Trainer):
                 return chosen
         return super()._get_train_sampler(train_dataset)
 
-    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+    def get_eval_dataloader(self, eval_dataset: object = None) -> Any:
         named = self.eval_dataset if eval_dataset is None else eval_dataset
         return self._loader_over(self.eval_dataset[named] if isinstance(named, str) else named, "evaluation")
 
-    def get_test_dataloader(self, test_dataset: Any) -> Any:
+    def get_test_dataloader(self, test_dataset: object) -> Any:
         return self._loader_over(test_dataset, "test", self._test_batch_size)
 
     def _loader_over(self, dataset: Any, description: str, batch_size: int | None = None) -> Any:

@@ -52,14 +52,14 @@ class Metric:
         """``{"<main metric>": value, ...}`` from the arguments over the whole set."""
         raise NotImplementedError(f"{type(self).__name__} must define compute(*args), returning a dict of values.")
 
-    def add_batch(self, *args: Any) -> None:
+    def add_batch(self, *args: object) -> None:
         """Keep one batch's arguments: tensors, or dicts of them."""
         batch = tuple(self._kept(arg) for arg in args)
         if self.do_checks and self._batches:
             _compare_shapes(self.name, self._batches[-1], batch)
         self._batches.append(batch)
 
-    def _kept(self, value: Any) -> Any:
+    def _kept(self, value: object) -> Any:
         if isinstance(value, Mapping):
             return {key: self._kept(item) for key, item in value.items()}
         if not isinstance(value, Tensor):
@@ -79,7 +79,7 @@ class Metric:
         joined = [_joined([batch[place] for batch in batches]) for place in range(len(batches[0]))]
         return self._values(self.compute(*joined))
 
-    def _values(self, found: Any) -> dict[str, float]:
+    def _values(self, found: object) -> dict[str, float]:
         if not isinstance(found, Mapping) or self.main_metric not in found:
             raise ValueError(
                 f"metric {self.name!r}: compute must return a dict with {self.main_metric!r} in it, its main value "
@@ -95,7 +95,7 @@ class MetricParallel(Metric):
 class MetricBatch(Metric):
     """Computed for each batch; the values are averaged over batches."""
 
-    def add_batch(self, *args: Any) -> None:
+    def add_batch(self, *args: object) -> None:
         self._batches.append((self._values(self.compute(*(self._kept(arg) for arg in args))),))
 
     def result(self, gather: Gather = lambda value: [value]) -> dict[str, float]:
@@ -104,7 +104,7 @@ class MetricBatch(Metric):
         return {name: sum(values[name] for values in found) / len(found) for name in (found[0] if found else {})}
 
 
-def metrics_by_set(metrics: Any) -> dict[Any, list[Metric]]:
+def metrics_by_set(metrics: object) -> dict[Any, list[Metric]]:
     """``metrics``, one, several, or by validation set, as lists by set; None is every set."""
     if metrics is None:
         return {}

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
 
 from trainwright.config.refused_versions import refuse_unsafe_transformers
 
@@ -65,7 +66,7 @@ class AcceleratorModule:
     _registered: tuple[tuple[str, str | None, str | None], ...] = ()
     _is_extended = False
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if cls._is_extended:
             return
@@ -92,7 +93,7 @@ class AcceleratorModule:
             f"{type(self).__name__} has no validation_step: define it, or fit without val_dataset."
         )
 
-    def test_step(self, *args: Any, **kwargs: Any) -> Any:
+    def test_step(self, *args: object, **kwargs: object) -> Any:
         """As :meth:`validation_step`, for ``Trainer.evaluate``; where it is not defined, that one serves."""
         raise NotImplementedError(f"{type(self).__name__} has no test_step.")
 
@@ -100,7 +101,7 @@ class AcceleratorModule:
         """What calling the module does: by default it calls the model."""
         return self.model(*args, **kwargs)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         return self.forward(*args, **kwargs)
 
     def before_eval(self) -> None:
@@ -133,15 +134,15 @@ class AcceleratorModule:
         """An optimizer of one's own."""
         return None
 
-    def get_scheduler(self, optimizer: Any, steps_per_epoch: int, epochs: int) -> Any:
+    def get_scheduler(self, optimizer: Optimizer, steps_per_epoch: int, epochs: int) -> Any:
         """A schedule of one's own; it moves with every optimizer step."""
         return None
 
-    def get_train_dataloader(self, *args: Any) -> Any:
+    def get_train_dataloader(self, *args: object) -> Any:
         """A loader of one's own, where ``fit`` gets no data set, or for the one that it gets."""
         return None
 
-    def get_validation_dataloader(self, *args: Any) -> Any:
+    def get_validation_dataloader(self, *args: object) -> Any:
         """The same for validation; several by name in a dict."""
         return None
 
@@ -255,7 +256,7 @@ class AcceleratorModule:
             return type(tensor)(filled)
         return getattr(torch, op)(filled) if isinstance(op, str) else op(filled)
 
-    def free_memory(self, *objects: Any, clear_cache: bool = False, gc_collect: bool = False) -> None:
+    def free_memory(self, *objects: object, clear_cache: bool = False, gc_collect: bool = False) -> None:
         """Collect what nobody holds any more, and give unused device memory back."""
         if gc_collect:
             gc.collect()
@@ -292,7 +293,7 @@ class ExtendedAcceleratorModule(AcceleratorModule):
 
     _is_extended = True
 
-    def backward(self, loss: Tensor, **kwargs: Any) -> None:
+    def backward(self, loss: Tensor, **kwargs: object) -> None:
         """Gradients of ``loss``."""
         if kwargs:
             raise ValueError(f"backward takes the loss alone, not {sorted(kwargs)}.")
@@ -330,7 +331,7 @@ class ExtendedAcceleratorModule(AcceleratorModule):
     def additional_optimizer_zero_grad(self, optimizer: Any, **kwargs: Any) -> None:
         optimizer.zero_grad(**kwargs)
 
-    def additional_scheduler_step(self, scheduler: Any, **kwargs: Any) -> None:
+    def additional_scheduler_step(self, scheduler: Any, **kwargs: object) -> None:
         scheduler.step(**kwargs)
 
     def _running(self) -> ModuleRun:
@@ -351,7 +352,7 @@ class PretrainedModule(AcceleratorModule):
     def validation_step(self, batch: Any) -> Any:
         return self._loss(batch)
 
-    def _loss(self, batch: Any) -> Any:
+    def _loss(self, batch: object) -> Any:
         loss = getattr(self.model(**batch), "loss", None)
         if loss is None:
             raise ValueError(

@@ -16,7 +16,7 @@ _FIXED = ("best_valid_loss", "best_train_loss", "always")
 _GRAMMAR = "'best_valid_loss', 'best_train_loss', 'always', 'best_<metric>' (of a Metric), a list of these, or None"
 
 
-def saving_modes(model_saving: Any) -> list[str]:
+def saving_modes(model_saving: object) -> list[str]:
     """``model_saving`` as a list.
 
     >>> saving_modes("best_valid_loss"), saving_modes(None)

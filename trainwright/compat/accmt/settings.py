@@ -216,11 +216,11 @@ class Settings:
         return self.track_name or Path(self.model_path).absolute().name
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
@@ -229,12 +229,12 @@ def _check_count(name: str, value: Any) -> None:
         raise ValueError(f"{name}={value!r} must be a whole number of at least 1, or None.")
 
 
-def _set_booleans(holder: Any, names: str) -> None:
+def _set_booleans(holder: object, names: str) -> None:
     for name in names.split():
         setattr(holder, name, truth(name, getattr(holder, name)))
 
 
-def _number(value: Any, default: float) -> float:
+def _number(value: object, default: float) -> float:
     return float(value) if isinstance(value, (int, float)) else default
 
 

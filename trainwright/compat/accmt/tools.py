@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from trainwright.compat.accmt.hyperparameters import FactorSchedule, HyperParameters
 from trainwright.core.module import StepPlan
@@ -49,7 +50,7 @@ def _adafactor_options(options: dict[str, Any]) -> dict[str, Any]:
     return {"scale_parameter": True, **options}
 
 
-def build_schedule(hps: HyperParameters, optimizer: Any, plan: StepPlan) -> Any:
+def build_schedule(hps: HyperParameters, optimizer: Optimizer, plan: StepPlan) -> Any:
     """The schedule in a form ``configure_optimizers`` may return; None where the learning rate is constant."""
     if hps.scheduler is None:
         return None
@@ -61,7 +62,7 @@ def build_schedule(hps: HyperParameters, optimizer: Any, plan: StepPlan) -> Any:
     return {"scheduler": schedule, "interval": "epoch" if hps.step_scheduler_per_epoch else "step"}
 
 
-def _counted(builder: FactorSchedule, options: dict[str, Any], optimizer: Any, total: int) -> Any:
+def _counted(builder: FactorSchedule, options: dict[str, Any], optimizer: Optimizer, total: int) -> Any:
     total = int(options.pop("num_training_steps", total))
     ratio = options.pop("warmup_ratio", None)
     warmup = options.pop("num_warmup_steps", None)
@@ -70,7 +71,7 @@ def _counted(builder: FactorSchedule, options: dict[str, Any], optimizer: Any, t
     return builder(optimizer, num_warmup_steps=_warmup_steps(warmup, ratio, total), num_training_steps=total, **options)
 
 
-def _warmup_steps(steps: Any, ratio: Any, total: int) -> int:
+def _warmup_steps(steps: object, ratio: object, total: int) -> int:
     """Warm-up in steps; a fraction is a share of all steps, whichever name it came under."""
     if steps is not None and isinstance(steps, float) and 0 < steps < 1:
         ratio, steps = steps, None
@@ -87,7 +88,7 @@ def _warmup_steps(steps: Any, ratio: Any, total: int) -> int:
     return int(steps)
 
 
-def _of_torch(hps: HyperParameters, optimizer: Any, total: int, plan: StepPlan) -> Any:
+def _of_torch(hps: HyperParameters, optimizer: Optimizer, total: int, plan: StepPlan) -> Any:
     """A schedule class, given the length of the training where its signature asks for it."""
     options, build = dict(hps.scheduler_kwargs), hps.scheduler
     assert build is not None

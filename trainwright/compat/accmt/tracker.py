@@ -69,13 +69,13 @@ def _refuse_server(specs: list[Any], server: str) -> None:
             )
 
 
-def _run_name(given: Any) -> str | None:
+def _run_name(given: object) -> str | None:
     if given is not None and not isinstance(given, str):
         raise ValueError(f"run_name={given!r} must be a name.")
     return given
 
 
-def _tags(given: Any) -> list[str] | None:
+def _tags(given: object) -> list[str] | None:
     if given is None or isinstance(given, str):
         return given if given is None else [given]
     if not isinstance(given, (list, tuple, set)) or not all(isinstance(tag, str) for tag in given):
@@ -83,12 +83,12 @@ def _tags(given: Any) -> list[str] | None:
     return list(given)
 
 
-def _known_name(spec: Any) -> Any:
+def _known_name(spec: object) -> Any:
     """Names in any spelling: "MLFlow", "CometML"."""
     if isinstance(spec, str) and spec not in SHIPPED["tracker"]:
         return "comet_ml" if spec.lower() == "cometml" else spec.lower() if spec.lower() in SHIPPED["tracker"] else spec
     return tracker_name(spec) if isinstance(spec, type) and tracker_name(spec) in SHIPPED["tracker"] else spec
 
 
-def _is_buildable(spec: Any) -> bool:
+def _is_buildable(spec: object) -> bool:
     return isinstance(spec, (str, type))

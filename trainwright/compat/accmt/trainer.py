@@ -70,17 +70,17 @@ class Trainer:
         evaluate_every_n_steps: int | None = None,
         checkpoint_every: str | None = "epoch",
         logging_dir: str = "logs",
-        log_with: Any = None,
+        log_with: object = None,
         log_every: int = 1,
         grad_accumulation_steps: int | None = None,
         clip_grad: float | None = None,
         set_to_none: bool = True,
         shuffle_train: bool = True,
         shuffle_validation: bool = False,
-        sampler: Any = None,
+        sampler: object = None,
         model_saving_below: float | None = None,
         model_saving_aboce: float | None = None,
-        collate_fn: Any = None,
+        collate_fn: object = None,
         max_shard_size: str = "10GB",
         safe_serialization: bool = False,
         compile: bool = False,
@@ -89,13 +89,13 @@ class Trainer:
         dataloader_pin_memory: bool = True,
         dataloader_num_workers: int = 0,
         report_loss_after_eval: bool = True,
-        handlers: Any = None,
+        handlers: object = None,
         eval_when_finish: bool = True,
         eval_when_start: bool = False,
         verbose: bool = True,
-        monitor: Any = None,
+        monitor: object = None,
         model_saving_above: float | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "kwargs")}
         later, self._tracker_options, needless = split_more(kwargs)
@@ -185,7 +185,7 @@ class Trainer:
 
     # ---- building
 
-    def _prepared(self, module: AcceleratorModule, val_dataset: Any, checkpoint: str | None = None) -> Loop:
+    def _prepared(self, module: AcceleratorModule, val_dataset: object, checkpoint: str | None = None) -> Loop:
         """The native Trainer for ``module``, ready to run."""
         validation, keys = validation_data(module, val_dataset)
         sets = list(validation) if isinstance(validation, dict) else None

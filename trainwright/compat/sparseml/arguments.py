@@ -27,7 +27,7 @@ class TrainingArguments(NativeTrainingArguments):
     )
 
 
-def argument(args: Any, name: str, given: Any) -> Any:
+def argument(args: object, name: str, given: object) -> Any:
     """What a Trainer was given, or else what its arguments say; ``args`` need not be of the class above."""
     said = getattr(args, name, None) or None
     if given is None:

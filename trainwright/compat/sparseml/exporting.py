@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
@@ -19,7 +18,7 @@ class ModuleExporter:
         self._module, self._folder = module.module if is_parallel else module, Path(output_dir)
 
     def export_onnx(
-        self, sample_batch: Any, name: str = "model.onnx", convert_qat: bool = True, **kwargs: Any
+        self, sample_batch: object, name: str = "model.onnx", convert_qat: bool = True, **kwargs: object
     ) -> Exported:
         """``name`` in the folder, checked in onnxruntime; a model that was trained to round has QDQ nodes."""
         if kwargs:
@@ -30,12 +29,12 @@ class ModuleExporter:
             raise ValueError(f"name={name!r}: the file is called model.onnx; rename it afterwards.")
         return export_model(self._module, self._folder, to="onnx", example_inputs=sample_batch)
 
-    def export_pytorch(self, **kwargs: Any) -> Exported:
+    def export_pytorch(self, **kwargs: object) -> Exported:
         """Weights as safetensors, with the configuration where there is one."""
         if kwargs:
             raise ValueError(f"{', '.join(kwargs)}: weights are written alone, as safetensors; leave it out.")
         return export_model(self._module, self._folder)
 
-    def export_torchscript(self, *args: Any, **kwargs: Any) -> None:
+    def export_torchscript(self, *args: object, **kwargs: object) -> None:
         """Refused: torch has given it up."""
         raise ValueError("TorchScript is given up by torch itself: use export_onnx, or torch.export on the module.")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from trainwright.compat.sparseml.grad_sampler import calibration_of, gradients_from
 from trainwright.compat.sparseml.listing import ManagedModifiers
@@ -126,7 +127,7 @@ class ScheduledModifierManager(ManagedModifiers):
         self._gradients = gradients_from(module, grad_sampler)
         self._engage(module, distillation_teacher)
 
-    def _engage(self, model: nn.Module, teacher: Any) -> None:
+    def _engage(self, model: nn.Module, teacher: object) -> None:
         learners = self.distillation_modifiers
         if not learners:
             return
@@ -216,7 +217,7 @@ class ScheduledModifierManager(ManagedModifiers):
         for modifier in self._acting:
             modifier.advance(site, epoch)
 
-    def optimizer_pre_step(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
+    def optimizer_pre_step(self, module: nn.Module, optimizer: Optimizer, epoch: float, steps_per_epoch: float) -> None:
         """Before ``optimizer.step()``."""
         site = self._site_for(module, optimizer, steps_per_epoch)
         for modifier in self._acting:
@@ -224,13 +225,15 @@ class ScheduledModifierManager(ManagedModifiers):
         for modifier in self._acting:
             modifier.before_update(site)
 
-    def optimizer_post_step(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
+    def optimizer_post_step(
+        self, module: nn.Module, optimizer: Optimizer, epoch: float, steps_per_epoch: float
+    ) -> None:
         """After it: masks are put on here."""
         site = self._site_for(module, optimizer, steps_per_epoch)
         for modifier in self._acting:
             modifier.after_update(site)
 
-    def _site_for(self, module: nn.Module, optimizer: Any, steps_per_epoch: float) -> Site:
+    def _site_for(self, module: nn.Module, optimizer: Optimizer, steps_per_epoch: float) -> Site:
         if self._drive is not None:
             raise ValueError("modify() was called: its step() does this by itself.")
         if not self.initialized:
@@ -251,12 +254,12 @@ class ScheduledModifierManager(ManagedModifiers):
                     modifier.resume(self._site, self._epoch)
         return self._site
 
-    def _rebuild(self, optimizer: Any, mapping: dict[Any, Any]) -> None:
+    def _rebuild(self, optimizer: Optimizer, mapping: dict[Any, Any]) -> None:
         replace_parameters(optimizer, mapping)
         for modifier in self._acting:
             modifier.replaced(mapping)
 
-    def finalize(self, module: nn.Module | None = None, reset_loggers: bool = True, **kwargs: Any) -> None:
+    def finalize(self, module: nn.Module | None = None, reset_loggers: bool = True, **kwargs: object) -> None:
         """The training is over: what was done to the model stays."""
         _refuse_unknown(kwargs)
         model = self._model if module is None else _bare(module, False)
@@ -292,7 +295,7 @@ class ScheduledModifierManager(ManagedModifiers):
         )
 
     def apply_structure(
-        self, module: nn.Module, epoch: float = 0.0, loggers: Any = None, finalize: bool = False, **kwargs: Any
+        self, module: nn.Module, epoch: float = 0.0, loggers: object = None, finalize: bool = False, **kwargs: object
     ) -> None:
         """Only what makes another model of it: layers taken out, smaller ones, rounding.
 
@@ -360,7 +363,7 @@ def _bare(module: Any, allow_parallel: bool) -> nn.Module:
             return module
 
 
-def _for_teacher(inputs: Any, teacher_inputs: dict[str, Any] | None) -> Any:
+def _for_teacher(inputs: object, teacher_inputs: dict[str, Any] | None) -> Any:
     if teacher_inputs is not None:
         own = dict(inputs) if isinstance(inputs, Mapping) else {}
         return {**own, **{f"{TEACHER_COLUMNS}{name}": value for name, value in teacher_inputs.items()}}

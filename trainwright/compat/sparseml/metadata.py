@@ -9,7 +9,7 @@ from typing import Any
 from trainwright.recipes.language.metadata import metadata_from
 
 
-def metadata_of(names: Sequence[str] | None, args: Any, data_args: Any) -> dict[str, Any] | None:
+def metadata_of(names: Sequence[str] | None, args: object, data_args: object) -> dict[str, Any] | None:
     """What ``args`` and ``data_args`` say by these names; None where none were asked for.
 
     >>> metadata_of(["split"], None, {"split": "train"})["split"]
@@ -24,7 +24,7 @@ def metadata_of(names: Sequence[str] | None, args: Any, data_args: Any) -> dict[
     return metadata_from(names, *sources)
 
 
-def _has(source: Any, name: str) -> bool:
+def _has(source: object, name: str) -> bool:
     if isinstance(source, Mapping):
         return name in source
     known = {field.name for field in fields(source)} if is_dataclass(source) else vars(source)

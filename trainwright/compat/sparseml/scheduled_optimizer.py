@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 
 from trainwright.compat.sparseml.manager import ScheduledModifierManager
 from trainwright.compat.sparseml.stepping import ModifiedOptimizer
 
 
 def ScheduledOptimizer(
-    optimizer: Any,
+    optimizer: Optimizer,
     module: nn.Module,
     manager: ScheduledModifierManager,
     steps_per_epoch: int,
-    loggers: Any = None,
+    loggers: object = None,
     initialize_kwargs: dict[str, Any] | None = None,
 ) -> ModifiedOptimizer:
     """What ``manager.modify`` returns; ``initialize_kwargs`` are those of ``manager.initialize``.

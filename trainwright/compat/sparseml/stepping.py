@@ -35,7 +35,7 @@ class _Stepping:
             raise AttributeError(name)
         return getattr(self._wrapped, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name in _OWN:
             object.__setattr__(self, name, value)
         else:
@@ -169,7 +169,7 @@ class ModifiedOptimizer(_Stepping, torch.optim.Optimizer):
 class ModifiedScaler(_Stepping):
     """A GradScaler (or anything else with ``step(optimizer)``) with a recipe."""
 
-    def __init__(self, drive: ManualLoop, scaler: Any, optimizer: Any, manager: ScheduledModifierManager) -> None:
+    def __init__(self, drive: ManualLoop, scaler: object, optimizer: Any, manager: ScheduledModifierManager) -> None:
         self._drive, self._wrapped, self._optimizer, self._manager = drive, scaler, optimizer, manager
         found = getattr(scaler, "_found_inf_per_device", None)
         if callable(found):

@@ -122,7 +122,7 @@ class Trainer(NativeTrainer):
 
     # ---- the past
 
-    def _recall(self, model: nn.Module | None, recipe: Any, model_init: Any) -> Past | None:
+    def _recall(self, model: nn.Module | None, recipe: object, model_init: object) -> Past | None:
         if self._state_path is None or not self._state_path.has_recipe:
             return None
         if model is None or model_init is not None:
@@ -137,7 +137,7 @@ class Trainer(NativeTrainer):
             )
         return recall(unwrap(model), self._state_path.folder)
 
-    def _to_save(self, recipe: Any, metadata: dict[str, Any] | None) -> Recipe | None:
+    def _to_save(self, recipe: object, metadata: dict[str, Any] | None) -> Recipe | None:
         """The recipe that is saved with the model: what was done before, and what is done now."""
         if not isinstance(recipe, Recipe):
             return None if self._past is None else self._past.recipe
@@ -194,7 +194,7 @@ class Trainer(NativeTrainer):
         model = unwrap(self.model)
         loader = None if self.train_dataset is None else self.get_train_dataloader()
 
-        def loss(batch: Any) -> Any:
+        def loss(batch: object) -> Any:
             found = self.compute_loss(model, self._prepare_inputs(batch))
             return found[0] if isinstance(found, tuple) else found
 
@@ -237,11 +237,11 @@ class Trainer(NativeTrainer):
         logger.info("Optimizer and schedule are in the checkpoints in %s.", self.args.output_dir)
 
 
-def _is_list_of_modifiers(recipe: Any) -> bool:
+def _is_list_of_modifiers(recipe: object) -> bool:
     return isinstance(recipe, (list, tuple))
 
 
-def _refuse_zoo(name: str, value: Any) -> Any:
+def _refuse_zoo(name: str, value: object) -> Any:
     if isinstance(value, str) and value.startswith("zoo:"):
         raise ValueError(f"{name}={value!r}: the SparseZoo is gone: pass a module or the folder of a saved model.")
     return value

@@ -101,7 +101,7 @@ def _has_all_names(kind: type) -> bool:
 class _View:
     """Somebody's arguments, seen with our native names."""
 
-    def __init__(self, args: Any) -> None:
+    def __init__(self, args: object) -> None:
         self.__dict__["_args"] = args
 
     def __getattr__(self, name: str) -> Any:
@@ -112,7 +112,7 @@ class _View:
             return getattr(args, name)
         return spec.default if spec.default is not MISSING else cast(Any, spec.default_factory)()
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         setattr(self.__dict__["_args"], name, value)
 
 

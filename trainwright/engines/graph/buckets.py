@@ -25,7 +25,7 @@ def bucket_length(length: int, most: int | None) -> int:
     return length if most is not None and length > most else min(rounded, most or rounded)
 
 
-def padded(given: Any, config: Any) -> Any:
+def padded(given: object, config: object) -> Any:
     """``given`` with every text padded on the right to a bucket's length; as it is where that could change results.
 
     Padding changes nothing where the model is told what is padding, so there must be an attention mask, and nothing in
@@ -50,5 +50,5 @@ def padded(given: Any, config: Any) -> Any:
     return given | {name: F.pad(value, (0, missing), value=known[name]) for name, value in along.items()}
 
 
-def _is_table(value: Any) -> bool:
+def _is_table(value: object) -> bool:
     return isinstance(value, Tensor) and value.ndim == 2 and not torch.is_floating_point(value)

@@ -42,7 +42,7 @@ class Comparison:
         self._done.clear()
 
     def expect(
-        self, model: nn.Module, function: Callable[[nn.Module, Any], Any], given: Any, *, gradients: bool
+        self, model: nn.Module, function: Callable[[nn.Module, Any], Any], given: object, *, gradients: bool
     ) -> Expected | None:
         """What torch makes of ``function(model, given)``; None where that is not asked any more.
 

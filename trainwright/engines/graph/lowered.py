@@ -46,7 +46,7 @@ class Lengths:
     def padded(self, model: nn.Module, kwargs: dict[str, Any]) -> dict[str, Any]:
         return padded(kwargs, getattr(model, "config", None))
 
-    def cut(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: Any) -> Any:
+    def cut(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: object) -> Any:
         """``outputs`` of the padded batch, as long as those of ``kwargs``."""
         leaves, structure = pytree.tree_flatten(outputs)
         key = (str(structure), *(tuple(v.shape[1:]) if isinstance(v, Tensor) else v for v in kwargs.values()))

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from trainwright.engines.graph.framework import Framework
 from trainwright.engines.graph.rules import Rule
@@ -58,12 +59,12 @@ class Mirror:
             self.weights = {name: self._framework.array(p.detach()) for name, p in model.named_parameters()}
             self._weights_taken = True
 
-    def take_steps(self, model: nn.Module, optimizer: Any) -> None:
+    def take_steps(self, model: nn.Module, optimizer: Optimizer) -> None:
         """How many updates each weight has seen, by the optimizer's own state."""
         if not self.steps:
             self.steps = {name: _steps_in(optimizer.state.get(p, {})) for name, p in model.named_parameters()}
 
-    def rows(self, wanted: list[tuple[str, ...]], model: nn.Module, optimizer: Any, rule: Rule) -> list[Row]:
+    def rows(self, wanted: list[tuple[str, ...]], model: nn.Module, optimizer: Optimizer, rule: Rule) -> list[Row]:
         """Weights and state in rows of these names."""
         parameters = dict(model.named_parameters())
         if [row.names for row in self._rows] != wanted:
@@ -76,7 +77,7 @@ class Mirror:
         return self._rows
 
     def _state_of(
-        self, names: tuple[str, ...], parameters: dict[str, nn.Parameter], optimizer: Any, rule: Rule
+        self, names: tuple[str, ...], parameters: dict[str, nn.Parameter], optimizer: Optimizer, rule: Rule
     ) -> list[Any]:
         """A weight that has no state yet begins with zeros."""
         state = []
@@ -101,12 +102,12 @@ class Mirror:
         self.is_ahead = False
         self.forget_weights()
 
-    def give_state(self, model: nn.Module, optimizer: Any, rule: Rule) -> None:
+    def give_state(self, model: nn.Module, optimizer: Optimizer, rule: Rule) -> None:
         """Write weights and the optimizer's state, in torch's form, and forget them here."""
         self._write(model, optimizer, rule)
         self.steps = {}
 
-    def _write(self, model: nn.Module, optimizer: Any, rule: Rule) -> None:
+    def _write(self, model: nn.Module, optimizer: Optimizer, rule: Rule) -> None:
         self.give_weights(model)
         parameters = dict(model.named_parameters())
         for row in self._rows:
@@ -122,7 +123,7 @@ class Mirror:
                     entry.setdefault("step", torch.tensor(0.0)).fill_(float(self.steps[name]))
         self._rows = []
 
-    def _copy(self, row: Row, flat: Any, into: list[Tensor]) -> None:
+    def _copy(self, row: Row, flat: object, into: list[Tensor]) -> None:
         values = self._framework.tensor(flat).split([tensor.numel() for tensor in into])
         with torch.no_grad():
             for tensor, value in zip(into, values, strict=True):

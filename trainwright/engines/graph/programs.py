@@ -64,7 +64,7 @@ class Programs:
         return len(self._known)
 
     def find(
-        self, model: nn.Module, function: Callable[[nn.Module, Any], Any], given: Any, *, gradients: bool
+        self, model: nn.Module, function: Callable[[nn.Module, Any], Any], given: object, *, gradients: bool
     ) -> Program:
         """The program of ``function(model, given)`` for batches of the shapes of ``given``."""
         if model is not self._model:
@@ -86,7 +86,7 @@ class Programs:
         return self._known[key]
 
     def _compile(
-        self, model: nn.Module, function: Callable[[nn.Module, Any], Any], given: Any, *, gradients: bool
+        self, model: nn.Module, function: Callable[[nn.Module, Any], Any], given: object, *, gradients: bool
     ) -> Program:
         # When a shape is met first must not decide which random numbers come later.
         with torch.random.fork_rng(devices=[]):
@@ -124,5 +124,5 @@ def _flat(computation: Computation, framework: Framework, *, with_weight: bool) 
     return run
 
 
-def _shape(leaf: Any) -> Any:
+def _shape(leaf: object) -> Any:
     return (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else leaf

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
+from torch.optim import Optimizer
 
 #: Settings of torch's optimizers that no rule follows, with the value that leaves them off.
 _OFF = {"amsgrad": False, "maximize": False, "capturable": False, "differentiable": False}
@@ -26,7 +27,7 @@ class Rule(Protocol):
         ...
 
     def updated(
-        self, weight: Any, gradient: Any, state: list[Any], numbers: list[Any], sqrt: Callable[[Any], Any]
+        self, weight: object, gradient: object, state: list[Any], numbers: list[Any], sqrt: Callable[[Any], Any]
     ) -> tuple[Any, list[Any]]:
         """The weight and its state after the update."""
         ...
@@ -74,7 +75,7 @@ class SGDRule:
         return [float(group["weight_decay"]), momentum, keep, take, float(group["lr"])]
 
     def updated(
-        self, weight: Any, gradient: Any, state: list[Any], numbers: list[Any], sqrt: Callable[[Any], Any]
+        self, weight: object, gradient: object, state: list[Any], numbers: list[Any], sqrt: Callable[[Any], Any]
     ) -> tuple[Any, list[Any]]:
         decay, momentum, keep, take, rate = numbers
         gradient = gradient + weight * decay
@@ -84,7 +85,7 @@ class SGDRule:
         return weight - gradient * rate, state
 
 
-def rule_for(optimizer: Any, engine: str) -> Rule:
+def rule_for(optimizer: Optimizer, engine: str) -> Rule:
     """The rule of a torch optimizer; refused where there is none."""
     kind = type(optimizer)
     if kind not in (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from trainwright.engines.graph.framework import ArrayFunction, Framework
 from trainwright.engines.graph.mirror import Mirror
@@ -25,7 +26,7 @@ class Updates:
         self._shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
         self._dtypes = {name: parameter.dtype for name, parameter in model.named_parameters()}
 
-    def _function(self, key: Any, function: ArrayFunction) -> ArrayFunction:
+    def _function(self, key: object, function: ArrayFunction) -> ArrayFunction:
         if key not in self._compiled:
             self._compiled[key] = self._framework.compile(function)
         return self._compiled[key]
@@ -40,7 +41,7 @@ class Updates:
         """The length of all gradients as one vector."""
         names = tuple(gradients)
 
-        def norm_of(*arrays: Any) -> tuple[Any, ...]:
+        def norm_of(*arrays: object) -> tuple[Any, ...]:
             flat = self._in_a_row([self._wide(a, self._dtypes[name]) for name, a in zip(names, arrays, strict=True)])
             return (self._do(_aten.sqrt.default, (flat * flat).sum()),)
 
@@ -48,7 +49,13 @@ class Updates:
         return float(self._framework.tensor(norm))
 
     def apply(
-        self, rule: Rule, mirror: Mirror, gradients: dict[str, Any], model: nn.Module, optimizer: Any, scale: float
+        self,
+        rule: Rule,
+        mirror: Mirror,
+        gradients: dict[str, Any],
+        model: nn.Module,
+        optimizer: Optimizer,
+        scale: float,
     ) -> None:
         """Update the weights that have a gradient, which counts ``scale`` times, in ``mirror``."""
         groups = self._together(gradients, mirror, model, optimizer)
@@ -70,7 +77,7 @@ class Updates:
         mirror.is_ahead = True
 
     def _together(
-        self, gradients: dict[str, Any], mirror: Mirror, model: nn.Module, optimizer: Any
+        self, gradients: dict[str, Any], mirror: Mirror, model: nn.Module, optimizer: Optimizer
     ) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
         """Weights that are updated with the same numbers, and the optimizer's group they are in.
 
@@ -109,7 +116,7 @@ class Updates:
     def _in_a_row(self, arrays: list[Any]) -> Any:
         return self._do(_aten.cat.default, [self._do(_aten.view.default, array, [-1]) for array in arrays], 0)
 
-    def _apart(self, row: Any, names: tuple[str, ...]) -> list[Any]:
+    def _apart(self, row: object, names: tuple[str, ...]) -> list[Any]:
         parts, start = [], 0
         for shape in (self._shapes[name] for name in names):
             end = start + torch.Size(shape).numel()
@@ -118,13 +125,13 @@ class Updates:
             start = end
         return parts
 
-    def _wide(self, array: Any, dtype: torch.dtype) -> Any:
+    def _wide(self, array: object, dtype: torch.dtype) -> Any:
         """Half precision is added up and divided in single: 1e-8 is nothing in float16."""
         return self._do(_aten._to_copy.default, array, dtype=torch.float32) if dtype in _HALF else array
 
-    def _narrow(self, array: Any, dtype: torch.dtype) -> Any:
+    def _narrow(self, array: object, dtype: torch.dtype) -> Any:
         # A product with a number of the table may have become wider than the weight.
         return self._do(_aten._to_copy.default, array, dtype=dtype)
 
-    def _do(self, operation: Any, *args: Any, **kwargs: Any) -> Any:
+    def _do(self, operation: object, *args: object, **kwargs: object) -> Any:
         return self._framework.operations[operation](*args, **kwargs)

@@ -29,7 +29,7 @@ def in_common_type(operation: Operation, first: int = 0) -> Operation:
     """``operation`` with its operands ``first`` and the next one brought to the type that torch combines them in."""
 
     @wraps(operation)
-    def combined(*args: Any, **kwargs: Any) -> Any:
+    def combined(*args: object, **kwargs: object) -> Any:
         left, right = args[first : first + 2]
         shared = common_type(left, right)
         left, right = (x.astype(shared) if isinstance(x, jax.Array) else x for x in (left, right))
@@ -42,15 +42,15 @@ def _scaled(x: Any, alpha: float) -> Any:
     return x if alpha == 1 else x * alpha
 
 
-def _add(x: Any, y: Any, alpha: float = 1) -> Any:
+def _add(x: object, y: object, alpha: float = 1) -> Any:
     return x + _scaled(y, alpha)
 
 
-def _sub(x: Any, y: Any, alpha: float = 1) -> Any:
+def _sub(x: object, y: object, alpha: float = 1) -> Any:
     return x - _scaled(y, alpha)
 
 
-def _rsub(x: Any, y: Any, alpha: float = 1) -> Any:
+def _rsub(x: object, y: object, alpha: float = 1) -> Any:
     return y - _scaled(x, alpha)
 
 
@@ -59,7 +59,7 @@ def _absolute(x: jax.Array) -> jax.Array:
     return jnp.where(x == 0, jnp.zeros_like(x), jnp.abs(x))
 
 
-def _clamp(x: jax.Array, low: Any = None, high: Any = None) -> jax.Array:
+def _clamp(x: jax.Array, low: object = None, high: object = None) -> jax.Array:
     """At a bound the gradient is the input's, as in torch."""
     for bound in (low, high):
         if bound is not None:
@@ -71,7 +71,7 @@ def _clamp(x: jax.Array, low: Any = None, high: Any = None) -> jax.Array:
     return x
 
 
-def _clamp_max(x: jax.Array, high: Any) -> jax.Array:
+def _clamp_max(x: jax.Array, high: object) -> jax.Array:
     return _clamp(x, None, high)
 
 
@@ -94,18 +94,18 @@ def _hardsigmoid(x: jax.Array) -> jax.Array:
     return _clamp(x + 3, 0, 6) / 6
 
 
-def _nan_to_num(x: jax.Array, nan: Any = None, posinf: Any = None, neginf: Any = None) -> jax.Array:
+def _nan_to_num(x: jax.Array, nan: object = None, posinf: object = None, neginf: object = None) -> jax.Array:
     largest = jnp.finfo(x.dtype).max
     x = jnp.where(jnp.isnan(x), jnp.asarray(nan or 0, x.dtype), x)
     x = jnp.where(x == jnp.inf, jnp.asarray(largest if posinf is None else posinf, x.dtype), x)
     return jnp.where(x == -jnp.inf, jnp.asarray(-largest if neginf is None else neginf, x.dtype), x)
 
 
-def _masked_fill(x: jax.Array, mask: jax.Array, value: Any) -> jax.Array:
+def _masked_fill(x: jax.Array, mask: jax.Array, value: object) -> jax.Array:
     return jnp.where(mask, jnp.asarray(value).astype(x.dtype), x)
 
 
-def _lerp(x: jax.Array, end: jax.Array, weight: Any) -> jax.Array:
+def _lerp(x: jax.Array, end: jax.Array, weight: object) -> jax.Array:
     return x + weight * (end - x)
 
 
@@ -117,7 +117,7 @@ def _addcdiv(x: jax.Array, first: jax.Array, second: jax.Array, value: float = 1
     return x + value * first / second
 
 
-def _logical_add(x: Any, y: Any, alpha: float = 1) -> Any:
+def _logical_add(x: object, y: object, alpha: float = 1) -> Any:
     """Sums of flags are flags in torch."""
     total = _add(x, y, alpha)
     return total.astype(bool) if common_type(x, y) == jnp.bool_ else total

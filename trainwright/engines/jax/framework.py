@@ -56,7 +56,7 @@ class JaxFramework:
         if not count:
             return self._inside(function)
 
-        def loss_and_rest(*arrays: Any) -> tuple[Any, tuple[Any, ...]]:
+        def loss_and_rest(*arrays: object) -> tuple[Any, tuple[Any, ...]]:
             loss, *rest = function(*arrays)
             return loss, tuple(rest)
 

@@ -45,7 +45,7 @@ def _safe_softmax(x: jax.Array, dim: int, dtype: torch.dtype | None = None) -> j
 
 
 def _layer_norm(
-    x: jax.Array, shape: Sequence[int], weight: Any, bias: Any, eps: float
+    x: jax.Array, shape: Sequence[int], weight: object, bias: object, eps: float
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     axes = tuple(range(x.ndim - len(shape), x.ndim))
     wide = _accurate(x)
@@ -55,7 +55,7 @@ def _layer_norm(
     return _affine(centred * scale, weight, bias).astype(x.dtype), mean, scale
 
 
-def _affine(x: jax.Array, weight: Any, bias: Any) -> jax.Array:
+def _affine(x: jax.Array, weight: object, bias: object) -> jax.Array:
     x = x if weight is None else x * weight
     return x if bias is None else x + bias
 
@@ -97,7 +97,7 @@ def _batch_norm(
 
 
 def _batch_norm_no_training(
-    x: jax.Array, weight: Any, bias: Any, mean: jax.Array, variance: jax.Array, momentum: float, eps: float
+    x: jax.Array, weight: object, bias: object, mean: jax.Array, variance: jax.Array, momentum: float, eps: float
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     del momentum
     result, _ = _batch_norm_with(x, weight, bias, mean, variance, eps)
@@ -105,7 +105,7 @@ def _batch_norm_no_training(
 
 
 def _batch_norm_no_stats(
-    x: jax.Array, weight: Any, bias: Any, training: bool, momentum: float, eps: float
+    x: jax.Array, weight: object, bias: object, training: bool, momentum: float, eps: float
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     del training, momentum
     here, spread = _statistics(x)
@@ -148,7 +148,7 @@ def _smooth_l1_loss(x: jax.Array, y: jax.Array, reduction: int = 1, beta: float 
 
 
 def _cross_entropy_of_logits(
-    x: jax.Array, y: jax.Array, weight: Any = None, pos_weight: Any = None, reduction: int = 1
+    x: jax.Array, y: jax.Array, weight: object = None, pos_weight: object = None, reduction: int = 1
 ) -> jax.Array:
     positive = jax.nn.log_sigmoid(x) * y
     losses = -((positive if pos_weight is None else positive * pos_weight) + jax.nn.log_sigmoid(-x) * (1 - y))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from trainwright.engines.jax.require import require_jax
@@ -44,6 +42,6 @@ class JaxProbe:
         """No: products of float32 are computed in float32."""
         return False
 
-    def barrier(self, args: Any) -> None:
+    def barrier(self, args: object) -> None:
         """Wait until every process of the run has come here."""
         TorchProbe().barrier(args)

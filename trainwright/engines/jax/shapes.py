@@ -19,7 +19,7 @@ def _like(x: jax.Array, dtype: torch.dtype | None) -> Any:
     return x.dtype if dtype is None else types_of(dtype)
 
 
-def _type_of_number(value: Any, dtype: torch.dtype | None) -> Any:
+def _type_of_number(value: object, dtype: torch.dtype | None) -> Any:
     if dtype is not None:
         return types_of(dtype)
     if isinstance(value, bool):
@@ -27,15 +27,17 @@ def _type_of_number(value: Any, dtype: torch.dtype | None) -> Any:
     return types_of(torch.int64 if isinstance(value, int) else torch.get_default_dtype())
 
 
-def _full(size: Sequence[int], value: Any, dtype: torch.dtype | None = None, **_: Any) -> jax.Array:
+def _full(size: Sequence[int], value: object, dtype: torch.dtype | None = None, **_: object) -> jax.Array:
     return jnp.full(tuple(size), value, _type_of_number(value, dtype))
 
 
-def _full_like(x: jax.Array, value: Any, dtype: torch.dtype | None = None, **_: Any) -> jax.Array:
+def _full_like(x: jax.Array, value: object, dtype: torch.dtype | None = None, **_: object) -> jax.Array:
     return jnp.full(x.shape, value, _like(x, dtype))
 
 
-def _new_full(x: jax.Array, size: Sequence[int], value: Any, dtype: torch.dtype | None = None, **_: Any) -> jax.Array:
+def _new_full(
+    x: jax.Array, size: Sequence[int], value: object, dtype: torch.dtype | None = None, **_: object
+) -> jax.Array:
     return jnp.full(tuple(size), value, _like(x, dtype))
 
 
@@ -45,11 +47,11 @@ def _arange(start: Any, end: Any, step: Any = 1, dtype: torch.dtype | None = Non
     return jnp.asarray(np.arange(start, end, step).astype(kind))
 
 
-def _scalar_tensor(value: Any, dtype: torch.dtype | None = None, **_: Any) -> jax.Array:
+def _scalar_tensor(value: object, dtype: torch.dtype | None = None, **_: object) -> jax.Array:
     return jnp.asarray(value, types_of(dtype or torch.get_default_dtype()))
 
 
-def _to_copy(x: jax.Array, dtype: torch.dtype | None = None, **_: Any) -> jax.Array:
+def _to_copy(x: jax.Array, dtype: torch.dtype | None = None, **_: object) -> jax.Array:
     return x.astype(_like(x, dtype))
 
 

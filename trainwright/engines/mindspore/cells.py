@@ -171,19 +171,19 @@ def substituted(cell: Any, values: Mapping[str, Any], training: bool, masks: _Ma
         cell.set_train(was_training)
 
 
-def _own_construct(part: Any, names: Mapping[Any, str], changed: dict[str, Any], masks: _Masks) -> Any:
+def _own_construct(part: object, names: Mapping[Any, str], changed: dict[str, Any], masks: _Masks) -> Any:
     if type(part) is cells.Dropout:
         # In MindSpore's older words the share that stays.
         share = part.p if part.p is not None else 1 - part.keep_prob
 
-        def drop(array: Any) -> Any:
+        def drop(array: object) -> Any:
             return array * masks.next(array, float(share)) if part.training and share > 0 else array
 
         return drop
     if not isinstance(part, _BatchNorm):
         return None
 
-    def normalize(array: Any) -> Any:
+    def normalize(array: object) -> Any:
         statistics = part._params["moving_mean"], part._params["moving_variance"]
         measures = part.training if part.use_batch_statistics is None else part.use_batch_statistics
         scale = part._params["gamma"], part._params["beta"]
@@ -267,7 +267,7 @@ class CellComputation:
         return pytree.tree_unflatten([computed.get(at, other) for at, other in self._others.items()], self.structure)
 
 
-def _array(value: Any) -> bool:
+def _array(value: object) -> bool:
     return isinstance(value, Array)
 
 
@@ -349,7 +349,7 @@ def for_torch(loss: CellLoss) -> Callable[..., torch.Tensor]:
     """``loss`` of a Cell's outputs, for outputs that are torch's: so an evaluation computes it."""
 
     @functools.wraps(loss)
-    def face(*args: Any, **kwargs: Any) -> torch.Tensor:
+    def face(*args: object, **kwargs: object) -> torch.Tensor:
         args, kwargs = pytree.tree_map_only(torch.Tensor, to_array, (args, kwargs))
         return to_tensor(loss(*args, **kwargs))
 

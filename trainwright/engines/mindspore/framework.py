@@ -57,12 +57,12 @@ class MindSporeFramework:
         if not count:
             return function
 
-        def outputs_of(*arrays: Any) -> tuple[Any, ...]:
+        def outputs_of(*arrays: object) -> tuple[Any, ...]:
             loss, *rest = function(*arrays)
             # Without something beside the loss MindSpore would not know what has_aux means.
             return (loss, mindspore.ops.stop_gradient(loss), *rest)
 
-        def differentiated(graph: Any) -> Any:
+        def differentiated(graph: object) -> Any:
             return mindspore.value_and_grad(graph, grad_position=tuple(range(count)), has_aux=True)
 
         # Gradients of a compiled graph, never a compiled gradient: traced, the latter would hold on to the values of
@@ -118,7 +118,7 @@ def compiled(function: ArrayFunction, changed: Callable[[Any], Any] = lambda gra
 
     failed: list[BaseException] = []
 
-    def traced(*arrays: Any) -> tuple[Any, ...]:
+    def traced(*arrays: object) -> tuple[Any, ...]:
         try:
             return tuple(function(*arrays))
         except BaseException as error:

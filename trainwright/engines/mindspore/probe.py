@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from trainwright.engines.mindspore.require import require_mindspore
@@ -36,7 +34,7 @@ class MindSporeProbe:
         """MindSpore has no such switch."""
         return False
 
-    def barrier(self, args: Any) -> None:
+    def barrier(self, args: object) -> None:
         """Nothing to wait for: there is one process."""
 
 

@@ -46,7 +46,7 @@ class SingleProcess:
     def sum(self, value: Any) -> Any:
         return value
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: object) -> list[Any]:
         return [value]
 
     def barrier(self) -> None: ...
@@ -172,7 +172,7 @@ class DistributedProcesses(SingleProcess):
         dist.all_reduce(total, group=self._host)
         return total.item()
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: object) -> list[Any]:
         parts: list[Any] = [None] * self.world_size
         dist.all_gather_object(parts, value, group=self._host)
         return parts

@@ -46,7 +46,7 @@ def configured(module: Module, plan: StepPlan) -> Configured | None:
     return Configured(found, [_entry(schedule, module) for schedule in _as_list(schedules)])
 
 
-def _parts(answer: Any) -> tuple[Any, Any]:
+def _parts(answer: object) -> tuple[Any, Any]:
     if isinstance(answer, Mapping):
         unknown = set(answer) - {"optimizer", "lr_scheduler"}
         if unknown or "optimizer" not in answer:
@@ -60,7 +60,7 @@ def _parts(answer: Any) -> tuple[Any, Any]:
     return answer, None
 
 
-def _entry(schedule: Any, module: Module) -> ScheduleEntry:
+def _entry(schedule: object, module: Module) -> ScheduleEntry:
     given: dict[str, Any] = dict(schedule) if isinstance(schedule, Mapping) else {"scheduler": schedule}
     scheduler = given.pop("scheduler", None)
     if not callable(getattr(scheduler, "step", None)):
@@ -87,13 +87,13 @@ def _entry(schedule: Any, module: Module) -> ScheduleEntry:
     return ScheduleEntry(scheduler, interval)
 
 
-def _as_list(value: Any) -> list[Any]:
+def _as_list(value: object) -> list[Any]:
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _is_optimizer(value: Any) -> bool:
+def _is_optimizer(value: object) -> bool:
     parts = ("step", "zero_grad", "param_groups", "state_dict")
     return isinstance(value, Optimizer) or all(hasattr(value, name) for name in parts)
 

@@ -34,17 +34,17 @@ class TorchExchange:
     def is_out_of_memory(self, error: Exception) -> bool:
         return is_out_of_memory(error)
 
-    def to_device(self, value: Any) -> Any:
+    def to_device(self, value: object) -> Any:
         """Nested tensors on the run's device."""
         return move(value, self.device)
 
-    def rows(self, batch: Any) -> int:
+    def rows(self, batch: object) -> int:
         return count_rows(batch)
 
-    def to_host(self, value: Any) -> Any:
+    def to_host(self, value: object) -> Any:
         return to_numpy(value)
 
-    def from_host(self, value: Any) -> Any:
+    def from_host(self, value: object) -> Any:
         return from_numpy(value, self.device)
 
     def weighted_mean(self) -> WeightedMean:
@@ -53,7 +53,7 @@ class TorchExchange:
     def _sum_on_host(self, values: Tensor) -> Tensor:
         return self.backend.sum(values.to(self.device)).cpu()
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: object) -> list[Any]:
         """Of the processes that have samples of their own."""
         return self.backend.gather(value)[:: self.weights.copies]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
+from torch.optim import Optimizer
 
 from trainwright.config.arguments import TrainingArguments
 from trainwright.core.state import TrainerControl, TrainerState
@@ -124,7 +125,7 @@ def join_optimizers(optimizers: Sequence[Any]) -> Any:
     return (RestingJointOptimizer if rests else JointOptimizer)(optimizers)
 
 
-def _size(optimizer: Any) -> int:
+def _size(optimizer: Optimizer) -> int:
     return sum(len(group["params"]) for group in optimizer.param_groups)
 
 
@@ -204,13 +205,13 @@ class EpochScheduleCallback:
         self._schedule, self._epoch_is_whole = schedule, epoch_is_whole
 
     def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         if self._epoch_is_whole():
             self._schedule.end_epoch()
 
 
-def in_form_of(saved: Any, present: Any) -> Any:
+def in_form_of(saved: object, present: object) -> Any:
     """``saved``, which has been through JSON, with numbers as keys where ``present`` has them (``MultiStepLR``)."""
     if isinstance(saved, dict) and isinstance(present, Mapping):
         if present and all(isinstance(key, int) for key in present):

@@ -93,7 +93,7 @@ class LoggedValues:
         self._open: list[Entry] | None = None
         self._weight: Callable[[], Any] = _one
 
-    def log(self, name: str, value: Any, weight: Any = None) -> None:
+    def log(self, name: str, value: object, weight: object = None) -> None:
         """Keep ``value`` for the step method that is running."""
         if self._open is None:
             raise ValueError(_OUTSIDE.format(name=name))
@@ -106,7 +106,7 @@ class LoggedValues:
         self._open.append(Entry(name, _scalar(name, value), _scalar(name, chosen)))
 
     @contextmanager
-    def training(self, weight: Any) -> Iterator[None]:
+    def training(self, weight: object) -> Iterator[None]:
         """While a micro-batch with ``weight`` targets (None: unknown) is trained on."""
         with self._collecting(self._pending, lambda: 1.0 if weight is None else weight):
             yield
@@ -195,7 +195,7 @@ def _on_one_device(value: float | Tensor, weight: float | Tensor) -> tuple[Tenso
     return value, weight
 
 
-def _alone(value: Any) -> list[Any]:
+def _alone(value: object) -> list[Any]:
     return [value]
 
 

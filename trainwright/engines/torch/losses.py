@@ -57,17 +57,17 @@ def chosen_loss(given: Callable[..., Tensor] | str | None) -> Callable[..., Tens
     return find("loss", given, "compute_loss_func") if isinstance(given, str) else given
 
 
-def mean_squared_error(outputs: Any, labels: Tensor) -> Tensor:
+def mean_squared_error(outputs: object, labels: Tensor) -> Tensor:
     """The mean of squared differences."""
     return F.mse_loss(logits_of(outputs).reshape(labels.shape), labels)
 
 
-def mean_absolute_error(outputs: Any, labels: Tensor) -> Tensor:
+def mean_absolute_error(outputs: object, labels: Tensor) -> Tensor:
     """The mean of differences: outliers weigh no more than others."""
     return F.l1_loss(logits_of(outputs).reshape(labels.shape), labels)
 
 
-def huber(outputs: Any, labels: Tensor) -> Tensor:
+def huber(outputs: object, labels: Tensor) -> Tensor:
     """Squared differences up to 1, and plain ones beyond."""
     return F.huber_loss(logits_of(outputs).reshape(labels.shape), labels)
 

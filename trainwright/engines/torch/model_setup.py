@@ -49,7 +49,7 @@ def add_neftune(model: nn.Module, alpha: float) -> Any:
             "return the embedding layer, or leave neftune_noise_alpha unset."
         )
 
-    def noisy(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+    def noisy(module: nn.Module, args: object, output: Tensor) -> Tensor:
         if not module.training:
             return output
         scale = alpha / math.sqrt(output.shape[1] * output.shape[2])
@@ -97,7 +97,7 @@ def watch_for_overflow(model: nn.Module) -> list[Any]:
     """
 
     def check(name: str) -> Any:
-        def hook(module: nn.Module, args: Any, output: Any) -> None:
+        def hook(module: nn.Module, args: object, output: object) -> None:
             for value in output if isinstance(output, (tuple, list)) else [output]:
                 if isinstance(value, Tensor) and value.is_floating_point() and not torch.isfinite(value).all():
                     largest = value.nan_to_num(posinf=math.inf).abs().max().item()

@@ -16,7 +16,7 @@ from trainwright.engines.torch.targets import TargetCounter
 class ModuleRun(Protocol):
     """What a Module reaches of the Trainer that runs it."""
 
-    def log(self, name: str, value: Any, weight: Any = None) -> None: ...
+    def log(self, name: str, value: object, weight: object = None) -> None: ...
     def backward(self, loss: Tensor) -> None: ...
     def optimizers(self) -> list[Any]: ...
     def schedulers(self) -> list[Any]: ...
@@ -70,11 +70,11 @@ class Module(nn.Module):
         """
         return self.training_step(batch)
 
-    def test_step(self, batch: Any) -> Any:
+    def test_step(self, batch: object) -> Any:
         """The same for ``trainer.test()``; by default :meth:`validation_step`."""
         return self.validation_step(batch)
 
-    def predict_step(self, batch: Any) -> Any:
+    def predict_step(self, batch: object) -> Any:
         """Predictions of ``trainer.predict()``; by default this module, called with the inputs without labels."""
         if isinstance(batch, Mapping):
             return self(**{name: value for name, value in batch.items() if name != "labels"})
@@ -102,7 +102,7 @@ class Module(nn.Module):
         """
         return None
 
-    def parameter_groups(self, args: Any) -> list[dict[str, Any]] | None:
+    def parameter_groups(self, args: object) -> list[dict[str, Any]] | None:
         """Parameter groups for the optimizer that the arguments describe; None for the usual ones."""
         return None
 
@@ -153,13 +153,13 @@ class Module(nn.Module):
             self._counter = TargetCounter(self)
         return self._counter(batch)
 
-    def split_batch(self, batch: Any, parts: int) -> list[Any]:
+    def split_batch(self, batch: object, parts: int) -> list[Any]:
         """``batch`` in ``parts`` pieces, for batches that do not fit into memory."""
         return cut_batch(batch, parts)
 
     # ---- values and state
 
-    def log(self, name: str, value: Any, weight: Any = None) -> None:
+    def log(self, name: str, value: object, weight: object = None) -> None:
         """Log ``value``: in training its mean since the last log, in evaluation ``eval_<name>``, the mean over the set.
 
         Each batch counts by its targets, or by ``weight``, so that the mean does not depend on how the data is cut.
@@ -199,7 +199,7 @@ class Module(nn.Module):
         return inner if all(id(tensor) in held for tensor in (*self.parameters(), *self.buffers())) else self
 
 
-def loss_in(outputs: Any) -> Tensor | None:
+def loss_in(outputs: object) -> Tensor | None:
     """The loss among what a step method returned, if there is one."""
     if isinstance(outputs, Mapping):
         outputs = outputs.get("loss")

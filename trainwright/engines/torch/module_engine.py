@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from trainwright.core.engine import Portion
 from trainwright.engines.torch.engine import TorchEngine
@@ -30,7 +31,7 @@ class ModuleEngine(TorchEngine):
         self.values = LoggedValues(skip_nonfinite=skip, gather=self.gather)
         self.meter = ModuleMeter(self.values, skip_nonfinite=skip)
 
-    def attach(self, model: nn.Module, optimizer: Any, scheduler: Any) -> None:
+    def attach(self, model: nn.Module, optimizer: Optimizer, scheduler: Any) -> None:
         super().attach(model, optimizer, scheduler)
         self._new_values()
         module = module_in(model)
@@ -51,7 +52,7 @@ class ModuleEngine(TorchEngine):
         self.values.drop()
         super().mark_boundary()
 
-    def forward_backward(self, batch: Any, portion: Portion, *, sync: bool) -> Tensor | None:
+    def forward_backward(self, batch: object, portion: Portion, *, sync: bool) -> Tensor | None:
         with self.values.training(portion.targets):
             loss = super().forward_backward(batch, portion, sync=sync)
             if loss is not None and not _is_nothing(portion.weight):
@@ -78,7 +79,7 @@ class ModuleEngine(TorchEngine):
 
     # ---- what the Module calls
 
-    def log(self, name: str, value: Any, weight: Any = None) -> None:
+    def log(self, name: str, value: object, weight: object = None) -> None:
         self.values.log(name, value, weight)
 
     def optimizers(self) -> list[Any]:
@@ -99,7 +100,7 @@ class ModuleEngine(TorchEngine):
 class ManualEngine(ModuleEngine):
     """``training_step`` computes gradients and steps its optimizers; the engine keeps out of it."""
 
-    def forward_backward(self, batch: Any, portion: Portion, *, sync: bool) -> Tensor | None:
+    def forward_backward(self, batch: object, portion: Portion, *, sync: bool) -> Tensor | None:
         with self.values.training(portion.targets):
             return self._training_step(batch, portion)
 
@@ -132,7 +133,7 @@ class ManualEngine(ModuleEngine):
     def plateau_step(self, value: float) -> None:
         """Schedules are the module's business."""
 
-    def step_by_hand(self, optimizer: Any, closure: Callable[[], Any] | None) -> Any:
+    def step_by_hand(self, optimizer: Optimizer, closure: Callable[[], Any] | None) -> Any:
         """Step one optimizer while nobody copies the weights."""
         self._link.update_begins()
         if not self.is_alone:
@@ -141,7 +142,7 @@ class ManualEngine(ModuleEngine):
         with self.update_lock, self._outside_autocast():
             return optimizer.step() if closure is None else optimizer.step(closure)
 
-    def _average_gradients(self, optimizer: Any) -> None:
+    def _average_gradients(self, optimizer: Optimizer) -> None:
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.backend.reduce_gradients(parameters)
         gradients = [p.grad for p in parameters if p.grad is not None]
@@ -172,6 +173,6 @@ def _nobody() -> None:
     return None
 
 
-def _is_nothing(weight: Any) -> bool:
+def _is_nothing(weight: object) -> bool:
     """Whether a micro-batch has no target, so that no backward pass was made."""
     return isinstance(weight, float) and weight == 0.0

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-def move(value: Any, device: torch.device) -> Any:
+def move(value: object, device: torch.device) -> Any:
     """Tensors of nested dicts, lists and tuples on ``device``; copies from pinned memory do not wait."""
     if isinstance(value, Tensor):
         return value if value.device == device else value.to(device, non_blocking=True)
@@ -28,7 +28,7 @@ def rebuilt(like: Any, items: list[Any]) -> Any:
     return type(like)(*items) if hasattr(like, "_fields") else type(like)(items)
 
 
-def to_numpy(value: Any) -> Any:
+def to_numpy(value: object) -> Any:
     """Numpy arrays in place of tensors; bfloat16, which numpy lacks, as float32."""
     if isinstance(value, Tensor):
         tensor = value.detach()
@@ -40,7 +40,7 @@ def to_numpy(value: Any) -> Any:
     return np.asarray(value) if np.isscalar(value) else value
 
 
-def from_numpy(value: Any, device: torch.device) -> Any:
+def from_numpy(value: object, device: torch.device) -> Any:
     """Tensors on ``device`` in place of numpy arrays."""
     if isinstance(value, np.ndarray):
         return torch.as_tensor(value).to(device)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from trainwright.core.errors import NonFiniteError
 from trainwright.core.events import RunEvents
@@ -55,7 +56,7 @@ class GradientCheck:
         return bad if loss is None else torch.maximum(bad, torch.isfinite(loss).logical_not_().to(torch.float32))
 
 
-def skips_on_device(optimizer: Any) -> bool:
+def skips_on_device(optimizer: Optimizer) -> bool:
     """Whether the optimizer's kernel takes ``found_inf`` and then leaves everything as it is (torch's fused ones)."""
     return bool(getattr(optimizer, "_step_supports_amp_scaling", False))
 

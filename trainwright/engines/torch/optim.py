@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.coerce import plain_value
@@ -33,7 +34,7 @@ _RUN_OWNED = {
 _NO_DECAY = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|\.)")
 
 
-def not_held(optimizer: Any, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+def not_held(optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
     """List the ``parameters`` that ``optimizer`` does not update."""
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     return [p for p in parameters if id(p) not in held]
@@ -209,7 +210,7 @@ def muon(request: Request) -> ClassAndKwargs:
     }
 
 
-def _hidden_matrices(model: nn.Module, targets: Any) -> list[tuple[str, nn.Parameter]]:
+def _hidden_matrices(model: nn.Module, targets: object) -> list[tuple[str, nn.Parameter]]:
     """Matrices inside the network: not embeddings, not the output layer, or exactly the modules asked for."""
     outside: set[int] = set()
     for name, module in model.named_modules():

@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from trainwright.engines.torch.joint import JointOptimizer
 
 
-def load_exactly(optimizer: Any, state_dict: dict[str, Any], of_own_type: Collection[Tensor] = ()) -> None:
+def load_exactly(optimizer: Optimizer, state_dict: dict[str, Any], of_own_type: Collection[Tensor] = ()) -> None:
     """``optimizer.load_state_dict``, and then what it changed as it was.
 
     torch casts every tensor to its parameter's type, takes a tensor that two states share for two, and loses text.
@@ -30,7 +31,7 @@ def load_exactly(optimizer: Any, state_dict: dict[str, Any], of_own_type: Collec
             again.value(stored[number], entries)
 
 
-def _states(optimizer: Any) -> Iterator[tuple[int, Any]]:
+def _states(optimizer: Optimizer) -> Iterator[tuple[int, Any]]:
     """Give the state of each parameter that has one, by the parameter's number."""
     number = 0
     for part in optimizer.optimizers if isinstance(optimizer, JointOptimizer) else [optimizer]:
@@ -61,7 +62,7 @@ class _Again:
         return stored if isinstance(stored, str) and isinstance(loaded, str) else loaded
 
 
-def adopt_sharded_parameters(optimizer: Any, before: dict[str, nn.Parameter], model: nn.Module) -> None:
+def adopt_sharded_parameters(optimizer: Optimizer, before: dict[str, nn.Parameter], model: nn.Module) -> None:
     """Give an optimizer that was made for the whole model the parts that took its parameters' place."""
     if optimizer.state:
         raise ValueError(

@@ -27,7 +27,7 @@ def parts_of(outputs: Any, *, with_loss: bool) -> tuple[Tensor | None, Any, Any]
     return loss, tuple(outputs[1:]) or None, None
 
 
-def predictions_in(outputs: Any, ignored: Iterable[str]) -> Any:
+def predictions_in(outputs: object, ignored: Iterable[str]) -> Any:
     """Everything a model returned but the loss: one tensor, or a tuple of several."""
     skipped = {*ignored, "loss"}
     if dataclasses.is_dataclass(outputs) and not isinstance(outputs, (type, Mapping)):
@@ -43,7 +43,7 @@ def predictions_in(outputs: Any, ignored: Iterable[str]) -> Any:
     return values[0] if len(values) == 1 else values
 
 
-def _detached(value: Any) -> Any:
+def _detached(value: object) -> Any:
     if isinstance(value, Tensor):
         return value.detach()
     if isinstance(value, (tuple, list)):

@@ -11,7 +11,7 @@ from torch import Tensor
 from trainwright.engines.torch.targets import count_rows
 
 
-def cut_batch(batch: Any, parts: int) -> list[Any]:
+def cut_batch(batch: object, parts: int) -> list[Any]:
     """``batch`` as ``parts`` pieces of nearly equal size, in order; fewer if it has fewer samples.
 
     Tensors, arrays and lists with one entry a sample are sliced, without copying; scalars, text and tensors whose first
@@ -59,7 +59,7 @@ def _rows_of_sequence(value: Any, chosen: slice, rows: int, path: tuple[Any, ...
     return type(value)(*pieces) if hasattr(value, "_fields") else type(value)(pieces)
 
 
-def _is_batched(value: Any, rows: int) -> bool:
+def _is_batched(value: object, rows: int) -> bool:
     return isinstance(value, Tensor) and value.ndim > 0 and value.shape[0] == rows
 
 

@@ -21,7 +21,9 @@ class EmptyCacheCallback(TrainerCallback):
     def __init__(self, steps: int) -> None:
         self.steps = steps
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         if state.global_step % self.steps == 0:
             torch.accelerator.memory.empty_cache() if torch.accelerator.is_available() else None
 
@@ -38,7 +40,7 @@ class ProfileCallback(TrainerCallback):
         self._profiler: Any = None
 
     def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         if state.global_step + 1 != self.first:
             return
@@ -51,12 +53,14 @@ class ProfileCallback(TrainerCallback):
         )
         self._profiler.start()
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
         if state.global_step == self.last:
             self._write(args)
 
     def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         # The run was shorter than the window: what there is is still worth having.
         self._write(args)

@@ -38,7 +38,7 @@ class Untimed:
         return []
 
 
-def sum_told(backend: Backend, count: Any, flags: list[int], clock: Untimed) -> tuple[Any, list[int]]:
+def sum_told(backend: Backend, count: object, flags: list[int], clock: Untimed) -> tuple[Any, list[int]]:
     """``count`` and ``flags`` summed over all processes, and the times of each on the way, in one exchange."""
     counts = [count] if isinstance(count, int) else []
     sums = backend.sum(torch.tensor([*counts, *flags, *clock.told()], dtype=torch.int64)).tolist()

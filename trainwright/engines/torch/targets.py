@@ -89,7 +89,7 @@ def shifts_labels(model: nn.Module) -> bool:
     return bool(names & _image_text_models())
 
 
-def _is_encoder_decoder(config: Any) -> bool:
+def _is_encoder_decoder(config: object) -> bool:
     """Whether a model, or the language model that a vision-language model is built around, is one."""
     parts = (config, getattr(config, "text_config", None))
     return any(getattr(part, "is_encoder_decoder", False) for part in parts)
@@ -105,7 +105,7 @@ def _image_text_models() -> set[str]:
     return found
 
 
-def is_mapping(value: Any) -> bool:
+def is_mapping(value: object) -> bool:
     """Whether ``value`` is a dict or like one; the check against the abstract class alone takes eight times as long."""
     return isinstance(value, dict) or isinstance(value, Mapping)  # noqa: SIM101
 
@@ -119,7 +119,7 @@ def find_labels(batch: Any) -> Any:
     return None
 
 
-def count_rows(batch: Any) -> int:
+def count_rows(batch: object) -> int:
     """Samples in a batch: the first dimension of its first tensor."""
     if isinstance(batch, Tensor):
         return batch.shape[0] if batch.ndim else 1

@@ -53,7 +53,7 @@ def _tokens(given: Given) -> Prepared:
     model = build_pretrained(given.loaded, "AutoModelForCausalLM", given.trained)
     limit_length(given, facts, model, tokenizer)
 
-    def blocks(rows: Any) -> Any:
+    def blocks(rows: object) -> Any:
         return _in_blocks(rows, facts, tokenizer)
 
     return Prepared(
@@ -110,7 +110,7 @@ def token_losses(logits: Tensor, labels: Tensor) -> Tensor:
     return losses.masked_fill(labels == -100, float("nan"))
 
 
-def _described(predictions: Any) -> list[dict[str, Any]]:
+def _described(predictions: object) -> list[dict[str, Any]]:
     losses = np.asarray(predictions, dtype=np.float64)
     return [{"loss": float(np.nanmean(row)), "perplexity": float(np.exp(np.nanmean(row)))} for row in losses]
 
@@ -127,7 +127,7 @@ def _characters(given: Given) -> Prepared:
         "dropped": [],
     }
 
-    def rows_of(rows: Any) -> TensorRows:
+    def rows_of(rows: object) -> TensorRows:
         return _character_rows(_joined(rows, facts.get("text", data.text)), facts)
 
     return Prepared(

@@ -53,7 +53,7 @@ class ImageClassification:
             settings = {"num_labels": len(names), **labels, "ignore_mismatched_sizes": True}
             model = build_pretrained(given.loaded, auto, given.trained, **settings)
 
-        def encode(rows: Any) -> Any:
+        def encode(rows: object) -> Any:
             return rows if isinstance(rows, torch.utils.data.Subset | TensorRows) else ImageRows(rows, facts, processor)
 
         return Prepared(
@@ -75,7 +75,7 @@ def digit_rows() -> TensorRows:
     return TensorRows(pixel_values=pixels, labels=labels)
 
 
-def _logits(predictions: Any) -> np.ndarray:
+def _logits(predictions: object) -> np.ndarray:
     return np.asarray(predictions[0] if isinstance(predictions, tuple) else predictions, dtype=np.float64)
 
 

@@ -37,7 +37,7 @@ class Seq2Seq:
         model = build_pretrained(given.loaded, "AutoModelForSeq2SeqLM", given.trained)
         limit_length(given, facts, model, tokenizer)
 
-        def encode(rows: Any) -> Any:
+        def encode(rows: object) -> Any:
             return _encoded(rows, facts, tokenizer)
 
         return Prepared(

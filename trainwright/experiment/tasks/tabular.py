@@ -170,7 +170,7 @@ def _encoded(column: dict[str, Any], values: list[Any]) -> np.ndarray:
     return np.nan_to_num((numbers - column["mean"]) / column["scale"], posinf=0.0, neginf=0.0)[:, None]
 
 
-def _described(predictions: Any, facts: dict[str, Any]) -> list[dict[str, Any]]:
+def _described(predictions: object, facts: dict[str, Any]) -> list[dict[str, Any]]:
     logits = np.asarray(predictions, dtype=np.float64)
     if facts["classes"] is None:
         scale = facts["target_scale"]

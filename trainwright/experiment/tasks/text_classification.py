@@ -49,7 +49,7 @@ class TextClassification:
         model = build_pretrained(given.loaded, auto, given.trained, **settings)
         limit_length(given, facts, model, tokenizer)
 
-        def encode(rows: Any) -> Any:
+        def encode(rows: object) -> Any:
             return _encoded(rows, facts, tokenizer)
 
         return Prepared(
@@ -111,7 +111,7 @@ def _encoded(rows: Any, facts: dict[str, Any], tokenizer: Any) -> Any:
     return rows.map(tokenize, batched=True, remove_columns=rows.column_names)
 
 
-def _described(predictions: Any, names: list[str] | None) -> list[dict[str, Any]]:
+def _described(predictions: object, names: list[str] | None) -> list[dict[str, Any]]:
     logits = np.asarray(predictions[0] if isinstance(predictions, tuple) else predictions, dtype=np.float64)
     if names is None:
         return [{"prediction": float(value)} for value in logits.reshape(-1)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from trainwright.core.modifier import Modifier
 from trainwright.recipes.distillation.teacher import Teacher
@@ -52,11 +52,11 @@ class LearnsFromTeacher(Modifier):
                 "the one this run began with: build it from the same weights, or pass the teacher as a module."
             )
 
-    def modify_loss(self, loss: Any, outputs: Any, inputs: Any) -> Any:
+    def modify_loss(self, loss: Tensor, outputs: object, inputs: object) -> Any:
         if self.teacher is None or not self.is_active:
             return loss
         return self.with_teacher(loss, outputs, inputs, self.teacher(inputs))
 
-    def with_teacher(self, loss: Any, outputs: Any, inputs: Any, answers: Any) -> Any:
+    def with_teacher(self, loss: Tensor, outputs: object, inputs: object, answers: object) -> Any:
         """The loss, once the teacher has answered."""
         raise NotImplementedError

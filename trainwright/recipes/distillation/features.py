@@ -29,7 +29,7 @@ class Features:
             self._handles.append(layers[name].register_forward_hook(self._keeper(name)))
 
     def _keeper(self, name: str) -> Any:
-        def keep(layer: nn.Module, inputs: Any, output: Any) -> None:
+        def keep(layer: nn.Module, inputs: object, output: object) -> None:
             # A second time would keep the graph of a whole backward pass.
             if not is_recomputing():
                 self.seen[name] = first_tensor(output)

@@ -61,14 +61,14 @@ class ComparesLayers(LearnsFromTeacher):
     def extra_parameters(self) -> dict[str, Any]:
         return {f"{name}.projection": layer.weight for name, layer in self._projections.items()}
 
-    def modify_loss(self, loss: Any, outputs: Any, inputs: Any) -> Any:
+    def modify_loss(self, loss: Tensor, outputs: object, inputs: object) -> Any:
         answer = super().modify_loss(loss, outputs, inputs)
         if self._student is not None:
             # Also where this is not active: features hold on to the graph of the forward pass.
             self._student.take()
         return answer
 
-    def with_teacher(self, loss: Any, outputs: Any, inputs: Any, answers: Any) -> Any:
+    def with_teacher(self, loss: Tensor, outputs: object, inputs: object, answers: object) -> Any:
         assert self._student is not None
         assert self._teacher is not None
         own, theirs = self._student.take(), self._teacher.seen
@@ -94,7 +94,7 @@ class ComparesLayers(LearnsFromTeacher):
             features.append((own_name, student.to(wide), teacher.to(wide)))
         return self.combined(loss, features)
 
-    def end(self, site: Any, epoch: float) -> None:
+    def end(self, site: object, epoch: float) -> None:
         self._remove_hooks()
 
     def finish_model(self, model: nn.Module) -> None:

@@ -47,7 +47,7 @@ class DistillationModifier(LearnsFromTeacher):
             raise ValueError(f"temperature={temperature} must be more than 0.")
         self.distill_output_keys = distill_output_keys
 
-    def with_teacher(self, loss: Any, outputs: Any, inputs: Any, answers: Any) -> Tensor:
+    def with_teacher(self, loss: Tensor, outputs: object, inputs: object, answers: object) -> Tensor:
         student, teacher = named_outputs(outputs), named_outputs(answers)
         pairs = self._pairs(student, teacher)
         labels = inputs.get("labels") if isinstance(inputs, Mapping) else None
@@ -80,7 +80,7 @@ class DistillationModifier(LearnsFromTeacher):
             )
         return [(key, key) for key in keys]
 
-    def _divergence(self, key: Any, student: Tensor, teacher: Tensor, labels: Any) -> Tensor:
+    def _divergence(self, key: object, student: Tensor, teacher: Tensor, labels: object) -> Tensor:
         if student.shape != teacher.shape:
             raise ValueError(
                 f"Output {key!r}: the student gives {tuple(student.shape)}, the teacher {tuple(teacher.shape)}. A "
@@ -115,7 +115,7 @@ def divergence(student: Tensor, teacher: Tensor, temperature: float, counted: Te
     return rows.masked_fill(~counted, 0.0).sum() / counted.sum().clamp(min=1) * temperature**2
 
 
-def named_outputs(outputs: Any) -> dict[Any, Tensor]:
+def named_outputs(outputs: object) -> dict[Any, Tensor]:
     """Outputs that can be compared, by name or position: tensors of real numbers with at least two dimensions."""
     if isinstance(outputs, Tensor):
         outputs = {0: outputs}

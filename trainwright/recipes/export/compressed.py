@@ -6,7 +6,6 @@ import io
 import json
 from contextlib import redirect_stderr
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -28,7 +27,7 @@ except ImportError as error:
     ) from error
 
 
-def write_compressed(model: nn.Module, folder: Path, scheme: Any = None) -> Exported:
+def write_compressed(model: nn.Module, folder: Path, scheme: object = None) -> Exported:
     """Write ``model``, which is changed, with the grids that its quantizers have."""
     notes = quantize_untrained(model, scheme)
     layers = quantized_layers(model)

@@ -34,8 +34,8 @@ def export_model(
     to: str = "safetensors",
     modifiers: Iterable[Modifier] = (),
     recipe: Recipe | str | None = None,
-    example_inputs: Any = None,
-    scheme: Any = None,
+    example_inputs: object = None,
+    scheme: object = None,
 ) -> Exported:
     """Write ``model`` into ``folder``; the model itself stays as it is.
 

@@ -41,7 +41,7 @@ OPSET = 21
 TOLERANCE, TOLERANCE_ROUNDED = 1e-3, 2e-2
 
 
-def write_onnx(model: nn.Module, folder: Path, example_inputs: Any, scheme: Any = None) -> Exported:
+def write_onnx(model: nn.Module, folder: Path, example_inputs: object, scheme: object = None) -> Exported:
     """Write ``model``, which is changed; the first dimension of every input may then have any size."""
     notes = quantize_untrained(model, scheme) if scheme is not None else []
     if any(parameter.dtype != torch.float32 for parameter in model.parameters() if parameter.is_floating_point()):

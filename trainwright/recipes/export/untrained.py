@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
 from trainwright.core.modifier import Site
@@ -24,7 +22,7 @@ def scheme_of_layer(layer: Quantized) -> Scheme:
     return Scheme(**dict(zip(ROLES, rules, strict=True)))
 
 
-def quantize_untrained(model: nn.Module, scheme: Any) -> list[str]:
+def quantize_untrained(model: nn.Module, scheme: object) -> list[str]:
     """Quantize a model that was not trained so, where ``scheme`` says how."""
     if quantized_layers(model):
         if scheme is not None:

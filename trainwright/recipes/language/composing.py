@@ -94,7 +94,7 @@ def _shifted(spec: ModifierSpec, by: float) -> ModifierSpec:
     return replace(spec, arguments=arguments)
 
 
-def _later(epoch: Any, by: float) -> Any:
+def _later(epoch: object, by: float) -> Any:
     """-1, which is the beginning, is where the other recipe ends; what is no number stays for others to judge."""
     is_number = isinstance(epoch, (int, float)) and not isinstance(epoch, bool)
     return max(type(epoch)(0), epoch) + by if is_number else epoch

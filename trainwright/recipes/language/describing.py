@@ -33,11 +33,11 @@ def _percent(value: Any) -> str:
     return f"{value * 100:.4g}%" if _is_number(value) else _shown(value)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list):
@@ -48,7 +48,7 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _named(arguments: dict[str, Any], name: str, label: str, default: Any = None) -> str:
+def _named(arguments: dict[str, Any], name: str, label: str, default: object = None) -> str:
     value = arguments.get(name, default)
     return "" if value is None else f"{label} {_shown(value)}".strip()
 

@@ -160,7 +160,7 @@ class _Evaluation:
             raise _error(self.text, f"{type(node).__name__} is not allowed here")
         return self._checked(form(self, node))
 
-    def _checked(self, value: Any) -> Any:
+    def _checked(self, value: object) -> Any:
         if isinstance(value, float) and not math.isfinite(value):
             raise _error(self.text, "a number that is not finite comes out")
         if isinstance(value, int) and abs(value) > LARGEST_INT:

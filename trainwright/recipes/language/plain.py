@@ -25,14 +25,14 @@ class Allowance:
     def __init__(self, values: int = MOST_VALUES) -> None:
         self.left = values
 
-    def spend(self, value: Any, where: str) -> None:
+    def spend(self, value: object, where: str) -> None:
         """Count one value; long text counts as many."""
         self.left -= 1 + (len(value) // 64 if isinstance(value, str) else 0)
         if self.left < 0:
             raise ConfigError(f"{where}: the recipe unfolds to more than {MOST_VALUES} values.")
 
 
-def plain(value: Any, where: str, allowance: Allowance | None = None, depth: int = 0) -> Any:
+def plain(value: object, where: str, allowance: Allowance | None = None, depth: int = 0) -> Any:
     """A copy of ``value`` made of dicts, lists, text, finite numbers, bools and None; anything else is an error.
 
     >>> plain({"a": (1, 2.5), 3: None}, "here")
@@ -73,7 +73,7 @@ def plain_scalar(value: Any, where: str) -> Any:
     )
 
 
-def plain_key(key: Any, where: str) -> str:
+def plain_key(key: object, where: str) -> str:
     """Keys are text; ``{0: ...}`` means a layer called "0"."""
     if isinstance(key, bool) or not isinstance(key, (str, int, float)):
         raise ConfigError(f"{where}: {key!r} cannot be a key: write text.")
@@ -95,7 +95,7 @@ def _number(key: str) -> str | float:
     return float(key) if _NUMBER.fullmatch(key) and math.isfinite(float(key)) else key
 
 
-def scalars_in(value: Any) -> Iterator[Any]:
+def scalars_in(value: object) -> Iterator[Any]:
     """Everything in ``value`` that holds nothing else."""
     if isinstance(value, dict):
         for item in value.values():

@@ -197,7 +197,7 @@ def refuse_unknown_kind(kind: str, where: str) -> None:
     check_name("modifier", kind, where)
 
 
-def _epoch(value: Any) -> float | None:
+def _epoch(value: object) -> float | None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if is_number and value > -1 else None
 

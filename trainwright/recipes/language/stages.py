@@ -86,7 +86,7 @@ def _part(document: Document, data: dict[str, Any], place: Place, *, is_root: bo
     return part
 
 
-def _stage(document: Document, value: Any, place: Place) -> _Part:
+def _stage(document: Document, value: object, place: Place) -> _Part:
     if not isinstance(value, dict) or not _holds_modifiers(value):
         raise ConfigError(f"{document.where(place)}: the stage {place[-1]} has no modifiers.")
     return _part(document, value, place, is_root=False)
@@ -96,7 +96,7 @@ def _holds_modifiers(value: dict[str, Any]) -> bool:
     return any(isinstance(key, str) and "modifiers" in key for key in value)
 
 
-def _looks_like_modifiers(key: str, value: Any) -> bool:
+def _looks_like_modifiers(key: str, value: object) -> bool:
     """Whether a mapping is no variable (``sparsities: {0.8: [a], 0.9: [b]}``) but was meant as something else."""
     if "modif" in key.lower() or key.endswith(("_stage", "Modifier")) or isinstance(value, Tagged):
         return True
@@ -194,7 +194,7 @@ def _modifiers(document: Document, part: _Part, scope: Scope) -> tuple[ModifierS
     )
 
 
-def _group(document: Document, group: str, listed: Any, place: Place, scope: Scope) -> Iterator[ModifierSpec]:
+def _group(document: Document, group: str, listed: object, place: Place, scope: Scope) -> Iterator[ModifierSpec]:
     if listed is None:
         return
     if isinstance(listed, dict):
@@ -220,7 +220,9 @@ def _group(document: Document, group: str, listed: Any, place: Place, scope: Sco
             )
 
 
-def _modifier(document: Document, group: str, kind: Any, arguments: Any, place: Place, scope: Scope) -> ModifierSpec:
+def _modifier(
+    document: Document, group: str, kind: object, arguments: object, place: Place, scope: Scope
+) -> ModifierSpec:
     where = document.where(place)
     if not isinstance(kind, str) or not isinstance(arguments, (dict, type(None))):
         raise ConfigError(f"{where}: {kind} in {group} has no arguments: write name: value under it.")
@@ -236,7 +238,7 @@ def _resolved(document: Document, arguments: dict[str, Any], place: Place, scope
     return {name: scope.resolved(value, document.where((*place, name))) for name, value in arguments.items()}
 
 
-def _refuse_tags(document: Document, value: Any, place: Place) -> None:
+def _refuse_tags(document: Document, value: object, place: Place) -> None:
     if isinstance(value, Tagged):
         raise ConfigError(
             f"{document.where(place)}: !{value.name} stands where no modifier can be: list it under a key with "

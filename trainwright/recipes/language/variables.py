@@ -72,7 +72,7 @@ class Scope(Mapping[str, Any]):
         """Those written here, worked out."""
         return {name: self[name] for name in self._written}
 
-    def resolved(self, value: Any, where: str) -> Any:
+    def resolved(self, value: object, where: str) -> Any:
         """A copy of ``value`` with every ``eval(...)`` in it worked out."""
         if isinstance(value, Mapping):
             return {key: self.resolved(item, where) for key, item in value.items()}

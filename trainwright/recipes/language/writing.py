@@ -53,7 +53,7 @@ def _stage(stage: Stage, metadata: dict[str, Any] | None) -> dict[str, Any]:
     return written
 
 
-def _fresh(value: Any) -> Any:
+def _fresh(value: object) -> Any:
     """Without parts that are one and the same: these would be written as references to each other."""
     if isinstance(value, dict):
         return {key: _fresh(item) for key, item in value.items()}

@@ -106,20 +106,20 @@ class _Follower(fx.Interpreter):
     def fix(self, *values: Any) -> None:
         fx.node.map_aggregate(values, self._fix_one)
 
-    def _fix_one(self, value: Any) -> Any:
+    def _fix_one(self, value: object) -> Any:
         if isinstance(value, _Channels):
             self.spaces[self.find(value.space)].is_fixed = True
         return value
 
     # ---- nodes
 
-    def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
+    def placeholder(self, target: object, args: object, kwargs: object) -> Any:
         return None
 
-    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+    def get_attr(self, target: object, args: object, kwargs: object) -> Any:
         return None
 
-    def output(self, target: Any, args: Any, kwargs: Any) -> Any:
+    def output(self, target: object, args: object, kwargs: object) -> Any:
         self.fix(args)
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -151,7 +151,7 @@ class _Follower(fx.Interpreter):
         self.fix(args, kwargs)
         return None
 
-    def _consume(self, name: str, value: Any, inputs: int, layouts: tuple[str, ...]) -> None:
+    def _consume(self, name: str, value: object, inputs: int, layouts: tuple[str, ...]) -> None:
         if not isinstance(value, _Channels):
             return
         space = self.spaces[self.find(value.space)]
@@ -229,7 +229,7 @@ def _flattened(value: _Channels) -> _Channels:
     return _Channels(value.space, "flat" if value.layout == "second" else value.layout, value.constant)
 
 
-def _unless_padded(value: _Channels, padding: Any) -> _Channels:
+def _unless_padded(value: _Channels, padding: object) -> _Channels:
     is_padded = any(padding) if isinstance(padding, (tuple, list)) else bool(padding)
     constant = torch.where(value.constant == 0, value.constant, float("nan")) if is_padded else value.constant
     return _Channels(value.space, value.layout, constant)

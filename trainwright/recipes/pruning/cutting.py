@@ -61,7 +61,7 @@ def _keeper(layer: nn.Module, parameter: Tensor, outputs: Tensor | None, inputs:
     return kept
 
 
-def sync_sizes(layer: Any) -> None:
+def sync_sizes(layer: nn.Module) -> None:
     """Let a layer's own words about its size (``in_features``, ``groups``, ...) say what its weight says."""
     weight = getattr(layer, "weight", None)
     if isinstance(layer, nn.Linear):

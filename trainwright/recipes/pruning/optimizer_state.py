@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 #: Entries that hold weights, not a memory of gradients: schedule-free's z, ASGD's average, master copies.
 _HOLDS_WEIGHTS = frozenset({"z", "ax", "master_param", "master_weight", "param", "weight"})
 
 
-def _entries(optimizer: Any, parameter: nn.Parameter) -> Iterator[tuple[str, Tensor]]:
+def _entries(optimizer: Optimizer, parameter: nn.Parameter) -> Iterator[tuple[str, Tensor]]:
     if optimizer is None:
         return
     for key, value in (optimizer.state.get(parameter) or {}).items():
@@ -21,7 +22,7 @@ def _entries(optimizer: Any, parameter: nn.Parameter) -> Iterator[tuple[str, Ten
 
 
 @torch.no_grad()
-def reset_momenta(optimizer: Any, parameter: nn.Parameter, where: Tensor | None = None) -> None:
+def reset_momenta(optimizer: Optimizer, parameter: nn.Parameter, where: Tensor | None = None) -> None:
     """Forget past gradients, everywhere or only at ``where``; the weights an optimizer keeps become zero there too."""
     for key, value in _entries(optimizer, parameter):
         if where is not None:
@@ -35,7 +36,7 @@ def reset_momenta(optimizer: Any, parameter: nn.Parameter, where: Tensor | None 
 
 
 @torch.no_grad()
-def mask_kept_weights(optimizer: Any, parameter: nn.Parameter, mask: Tensor) -> None:
+def mask_kept_weights(optimizer: Optimizer, parameter: nn.Parameter, mask: Tensor) -> None:
     """Put ``mask`` on the copies of a weight that an optimizer keeps: the weight is made from them at each step."""
     for key, value in _entries(optimizer, parameter):
         if key in _HOLDS_WEIGHTS:
@@ -43,7 +44,7 @@ def mask_kept_weights(optimizer: Any, parameter: nn.Parameter, mask: Tensor) -> 
 
 
 @torch.no_grad()
-def replace_parameters(optimizer: Any, mapping: dict[Any, tuple[Any, Callable[[Any], Any] | None]]) -> None:
+def replace_parameters(optimizer: Optimizer, mapping: dict[Any, tuple[Any, Callable[[Any], Any] | None]]) -> None:
     """Let ``optimizer`` train the new parameters in place of the old; its memory follows.
 
     >>> old, new = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2))

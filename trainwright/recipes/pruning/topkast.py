@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from trainwright.core.modifier import Site
 from trainwright.recipes.pruning.base import ScheduledPruningModifier, mask_gradients
@@ -108,6 +109,6 @@ class TopKASTPruningModifier(ScheduledPruningModifier):
             weight.masked_fill_(~forward, 0)
 
 
-def _learning_rates(optimizer: Any) -> dict[Any, float]:
+def _learning_rates(optimizer: Optimizer) -> dict[Any, float]:
     groups = optimizer.param_groups if optimizer is not None else []
     return {parameter: group["lr"] for group in groups for parameter in group["params"]}

@@ -47,7 +47,7 @@ def calibrate(
     return count
 
 
-def _pass(model: nn.Module, batch: Any, run: Callable[[Any], Any] | None) -> None:
+def _pass(model: nn.Module, batch: object, run: Callable[[Any], Any] | None) -> None:
     if run is not None:
         run(batch)
     elif isinstance(batch, Mapping):

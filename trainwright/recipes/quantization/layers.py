@@ -54,7 +54,7 @@ class Quantized(nn.Module):
         """Outputs as the next layer sees them."""
         return values if self.output_fake_quantizer is None else self.output_fake_quantizer(values)
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         # Copies and pickles name the plain class, for this one is made where it is needed.
         return _remade, (type(self).plain_class, type(self)._form), self.__dict__
 
@@ -148,7 +148,7 @@ class FreezableBatchNorm(nn.Module):
             input, norm.running_mean, norm.running_var, norm.weight, norm.bias, False, 0.0, norm.eps
         )
 
-    def __reduce_ex__(self, protocol: Any) -> Any:
+    def __reduce_ex__(self, protocol: object) -> Any:
         return _remade, (type(self).plain_class, type(self)._form), self.__dict__
 
 

@@ -30,7 +30,7 @@ class Asked:
 
 
 def asked_for(
-    scheme: Any,
+    scheme: object,
     scheme_overrides: Mapping[str, Any] | None,
     ignore: list[str] | str | None,
     targets: list[str] | str | None,
@@ -55,8 +55,8 @@ def asked_for(
 
 def _from_groups(
     groups: Mapping[str, Any],
-    scheme: Any,
-    scheme_overrides: Any,
+    scheme: object,
+    scheme_overrides: object,
     ignored: list[str],
     targets: list[str] | None,
 ) -> Asked:

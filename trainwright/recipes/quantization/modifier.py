@@ -52,7 +52,7 @@ class QuantizationModifier(Modifier):
         self,
         *,
         start_epoch: float = -1.0,
-        scheme: Any = None,
+        scheme: object = None,
         scheme_overrides: dict[str, Any] | None = None,
         ignore: list[str] | None = None,
         disable_quantization_observer_epoch: float | None = None,
@@ -64,9 +64,9 @@ class QuantizationModifier(Modifier):
         end_epoch: float = -1.0,
         targets: list[str] | str | None = None,
         config_groups: dict[str, Any] | None = None,
-        kv_cache_scheme: Any = None,
+        kv_cache_scheme: object = None,
         post_oneshot_calibration: bool = False,
-        log_types: Any = "__ALL__",
+        log_types: object = "__ALL__",
         submodules: list[str] | None = None,
         quantize_embeddings: bool | None = None,
         reduce_range: bool | None = None,
@@ -266,7 +266,7 @@ def _new(mapping: dict[Any, tuple[Any, Any]]) -> set[Any]:
     return {new for new, _ in mapping.values() if new is not None}
 
 
-def _refuse_what_cannot_be(fuse: str | None, fuse_kwargs: Any, kv_cache: Any, steps: int | None) -> None:
+def _refuse_what_cannot_be(fuse: str | None, fuse_kwargs: object, kv_cache: object, steps: int | None) -> None:
     if fuse is not None and fuse.lower() not in ("none", "no_fuse"):
         if fuse not in _FUSED:
             raise ValueError(

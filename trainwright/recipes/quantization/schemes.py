@@ -79,7 +79,7 @@ _PRESETS = {
 }
 
 
-def read_scheme(value: Any, default: Scheme = DEFAULT, what: str = "scheme") -> Scheme:
+def read_scheme(value: object, default: Scheme = DEFAULT, what: str = "scheme") -> Scheme:
     """A scheme from its name, a dict, or None for ``default``.
 
     Of a dict's ``input_activations`` and ``weights`` those that are missing are as in the default scheme (8 bits), and
@@ -148,7 +148,7 @@ _HARMLESS: dict[str, tuple[Any, ...]] = {
 }
 
 
-def read_rule(value: Any, what: str, *, symmetric: bool = False) -> Rule | None:
+def read_rule(value: object, what: str, *, symmetric: bool = False) -> Rule | None:
     """One rule; None, "null" and "None" for none."""
     if value is None or value in ("null", "None"):
         return None

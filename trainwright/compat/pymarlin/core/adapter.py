@@ -65,7 +65,7 @@ class MarlinModule(Module):
 
     # ---- steps
 
-    def _call(self, stage: Stage, global_step: int, batch: Any) -> Any:
+    def _call(self, stage: Stage, global_step: int, batch: object) -> Any:
         return self.model(stage=stage, global_step=global_step, batch=batch, device=self.device)
 
     def training_step(self, batch: Any) -> Tensor:
@@ -103,7 +103,7 @@ class MarlinModule(Module):
         own = getattr(self.model, "count_targets", None)
         return own(batch) if callable(own) else super().count_targets(batch)
 
-    def configure_optimizers(self, plan: Any) -> Any:
+    def configure_optimizers(self, plan: object) -> Any:
         return self._supply.tools()
 
     # ---- data
@@ -118,13 +118,13 @@ class MarlinModule(Module):
 
     # ---- events
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_epoch_begin(self, args: object, state: object, control: object, **kwargs: object) -> None:
         self._epoch_is_over, self._progress.is_planned_save = False, False
         epoch = self._progress.last_epoch + 1
         self._stats.update("epoch", epoch, frequent=True)
         self.model.on_begin_train_epoch(self._counts.global_step_completed, epoch)
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_begin(self, args: object, state: object, control: object, **kwargs: object) -> None:
         self._forget_step()
         self._in_step = True
 

@@ -11,29 +11,29 @@ class DataProcessor(ABC):
     """One task of data preparation."""
 
     @abstractmethod
-    def process(self, *args: Any) -> Any:
+    def process(self, *args: object) -> Any:
         """Do it."""
 
-    def analyze(self, *args: Any) -> Any:  # noqa: B027 - optional
+    def analyze(self, *args: object) -> Any:  # noqa: B027 - optional
         """Look at the result; optional."""
 
 
 class DataInterface(ABC):
     """Gives out datasets, and runs processors."""
 
-    def __init__(self, distrib_args: Any = None) -> None:
+    def __init__(self, distrib_args: object = None) -> None:
         self.distrib_args = distrib_args
 
     def setup_datasets(self) -> None:  # noqa: B027 - optional
         """Prepare the datasets; optional."""
 
-    def process_data(self, data_processor: DataProcessor, *args: Any) -> Any:
+    def process_data(self, data_processor: DataProcessor, *args: object) -> Any:
         """``process``, then ``analyze``; returns the former's result."""
         result = data_processor.process(*args)
         data_processor.analyze(result)
         return result
 
-    def multi_process_data(self, data_processor: DataProcessor, *args: Any, process_count: int = 1) -> list[Any]:
+    def multi_process_data(self, data_processor: DataProcessor, *args: object, process_count: int = 1) -> list[Any]:
         """``process`` for each element of the lists among ``args``, in several processes; the results joined.
 
         Other arguments, and lists of one element, are given to every call.
@@ -64,9 +64,9 @@ class DataInterface(ABC):
     def get_val_dataset(self, *args: Any, **kwargs: Any) -> Any:
         """The validation data."""
 
-    def get_test_dataset(self, *args: Any, **kwargs: Any) -> Any:  # noqa: B027 - optional
+    def get_test_dataset(self, *args: object, **kwargs: object) -> Any:  # noqa: B027 - optional
         """The test data; optional."""
 
 
-def _repeated(value: Any, count: int) -> list[Any]:
+def _repeated(value: object, count: int) -> list[Any]:
     return (value if isinstance(value, list) else [value]) * count

@@ -27,13 +27,13 @@ class CallbackInterface:
     def on_end_backward(self, global_step: int, loss_tensor: torch.Tensor) -> None:
         """After each micro-batch's backward pass; the loss is its (detached) share of the step's loss."""
 
-    def on_end_train_step(self, global_step: int, *train_step_collated_outputs: Any) -> None:
+    def on_end_train_step(self, global_step: int, *train_step_collated_outputs: object) -> None:
         """After each optimizer step, with what its ``train_step`` calls returned."""
 
-    def on_end_val_epoch(self, global_step: int, *val_step_collated_outputs: Any, key: str = "default") -> None:
+    def on_end_val_epoch(self, global_step: int, *val_step_collated_outputs: object, key: str = "default") -> None:
         """After each validation loader, with everything its ``val_step`` calls returned."""
 
-    def on_end_train_epoch(self, global_step: int, *train_step_collated_outputs: Any) -> None:
+    def on_end_train_epoch(self, global_step: int, *train_step_collated_outputs: object) -> None:
         """After an epoch and its validation, with what all its ``train_step`` calls returned."""
 
     def on_end_train(self, global_step: int) -> None:
@@ -50,14 +50,14 @@ class ModuleInterface(torch.nn.Module, CallbackInterface, ABC):
         """Optimizers and learning-rate schedulers; the latter step once per optimizer step."""
 
     @abstractmethod
-    def get_train_dataloader(self, sampler: Any, batch_size: int) -> Any:
+    def get_train_dataloader(self, sampler: object, batch_size: int) -> Any:
         """The training loader: ``DataLoader(data, batch_size=batch_size, sampler=sampler(data))``."""
 
     @abstractmethod
-    def get_val_dataloaders(self, sampler: Any, batch_size: int) -> Any:
+    def get_val_dataloaders(self, sampler: object, batch_size: int) -> Any:
         """A validation loader, or several in a dict by name."""
 
-    def get_test_dataloaders(self, sampler: Any, batch_size: int) -> Any:
+    def get_test_dataloaders(self, sampler: object, batch_size: int) -> Any:
         """Loaders for your own use: the Trainer does not call this."""
 
     def forward(self, stage: Stage, global_step: int, batch: Any, device: Any) -> Any:
@@ -68,14 +68,14 @@ class ModuleInterface(torch.nn.Module, CallbackInterface, ABC):
         return steps[stage](global_step=global_step, batch=batch, device=device)
 
     @abstractmethod
-    def train_step(self, global_step: int, batch: Any, device: Any) -> Any:
+    def train_step(self, global_step: int, batch: object, device: torch.device) -> Any:
         """The loss (a mean over the batch), or a tuple that begins with it."""
 
     @abstractmethod
-    def val_step(self, global_step: int, batch: Any, device: Any) -> Any:
+    def val_step(self, global_step: int, batch: object, device: torch.device) -> Any:
         """Whatever ``on_end_val_epoch`` is to receive."""
 
-    def test_step(self, global_step: int, batch: Any, device: Any) -> Any:
+    def test_step(self, global_step: int, batch: object, device: torch.device) -> Any:
         """A step for your own use."""
 
     def get_state(self) -> dict[str, Any]:

@@ -53,11 +53,11 @@ class TrainerBackend(ABC):
         """Before the training."""
 
     @abstractmethod
-    def train_dl(self, dataloader: Any, callback: Any) -> Any:
+    def train_dl(self, dataloader: object, callback: object) -> Any:
         """Train on every batch; returns the collated outputs."""
 
     @abstractmethod
-    def validate_dl(self, dataloader: Any) -> Any:
+    def validate_dl(self, dataloader: object) -> Any:
         """Validate on every batch; returns the collated outputs."""
 
     @abstractmethod
@@ -97,13 +97,13 @@ class SingleProcess(TrainerBackend):
     def init(self, args: TrainerBackendArguments) -> None:
         self.args = args
 
-    def train_dl(self, dataloader: Any, callback: Any) -> Any:
+    def train_dl(self, dataloader: object, callback: object) -> Any:
         raise NotImplementedError(
             f"{type(self).__name__} describes how the Trainer trains and has no loop of its own: call Trainer.train(), "
             "or define train_dl and validate_dl in a subclass of TrainerBackend."
         )
 
-    def validate_dl(self, dataloader: Any) -> Any:
+    def validate_dl(self, dataloader: object) -> Any:
         return SingleProcess.train_dl(self, dataloader, None)
 
     def get_batches_completed(self) -> int:
@@ -158,14 +158,14 @@ class SingleProcessFp16(SingleProcess):
 class SingleProcessApexAmp(SingleProcess):
     """Refused: apex has long been part of torch."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         refuse_apex()
 
 
 class SingleProcessDpSgd(SingleProcess):
     """Refused: see opacus."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         refuse_differential_privacy()
 
 
@@ -178,10 +178,10 @@ class AbstractTrainerBackendDecorator(TrainerBackend):
     def init(self, args: TrainerBackendArguments) -> None:
         self.trainer_backend.init(args)
 
-    def train_dl(self, dataloader: Any, callback: Any) -> Any:
+    def train_dl(self, dataloader: object, callback: object) -> Any:
         return self.trainer_backend.train_dl(dataloader, callback)
 
-    def validate_dl(self, dataloader: Any) -> Any:
+    def validate_dl(self, dataloader: object) -> Any:
         return self.trainer_backend.validate_dl(dataloader)
 
     def get_batches_completed(self) -> int:
@@ -294,7 +294,7 @@ class OutputCollector:
     def reset(self) -> None:
         self._pieces: list[list[Any]] = []
 
-    def collect(self, outputs: Any) -> None:
+    def collect(self, outputs: object) -> None:
         """Keep one step's outputs, detached: a tensor, or a list or tuple of several things."""
         several = outputs if isinstance(outputs, (list, tuple)) else [outputs]
         for index, output in enumerate(several):
@@ -333,7 +333,7 @@ def _joined(pieces: list[Any]) -> Any:
     return on_host
 
 
-def _on_host(piece: Any) -> Any:
+def _on_host(piece: object) -> Any:
     if isinstance(piece, Tensor):
         return piece.cpu()
     if isinstance(piece, Mapping):

@@ -38,7 +38,7 @@ def rank_zero_only(function: Callable[..., Any]) -> Callable[..., Any]:
     """Call ``function`` in the first process only; the others wait for it and get None."""
 
     @functools.wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args: object, **kwargs: object) -> Any:
         from torch import distributed
 
         result = function(*args, **kwargs) if ranks_from_environment().global_rank == 0 else None

@@ -34,7 +34,7 @@ def without_gradients_of_whole_numbers(function: Callable[..., Any]) -> Callable
     return run
 
 
-def _still(value: Any) -> Any:
+def _still(value: object) -> Any:
     if isinstance(value, Array):
         return value if torch_type(value).is_floating_point else ops.stop_gradient(value)
     return [_still(one) for one in value] if isinstance(value, list | tuple) else value

@@ -161,7 +161,7 @@ def huber_loss(predicted: Array, target: Array, reduction: int = _MEAN, delta: f
     )
 
 
-def binary_cross_entropy(probability: Array, target: Array, weight: Any = None, reduction: int = _MEAN) -> Array:
+def binary_cross_entropy(probability: Array, target: Array, weight: object = None, reduction: int = _MEAN) -> Array:
     """Of probabilities; logarithms not below -100, as in torch."""
     one = _number(1, probability)
     low = -100.0
@@ -170,7 +170,7 @@ def binary_cross_entropy(probability: Array, target: Array, weight: Any = None, 
 
 
 def binary_cross_entropy_with_logits(
-    logits: Array, target: Array, weight: Any = None, pos_weight: Any = None, reduction: int = _MEAN
+    logits: Array, target: Array, weight: object = None, pos_weight: object = None, reduction: int = _MEAN
 ) -> Array:
     """Of logits, without overflow."""
     one = _number(1, logits)

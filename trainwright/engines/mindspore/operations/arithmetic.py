@@ -25,7 +25,7 @@ from trainwright.engines.mindspore.operations.types import (
 aten = torch.ops.aten
 
 
-def add(one: Any, other: Any, alpha: Number = 1) -> Array:
+def add(one: object, other: object, alpha: Number = 1) -> Array:
     """``one + alpha * other``."""
     one, other = alike(one, other)
     if is_bool(one):
@@ -33,25 +33,25 @@ def add(one: Any, other: Any, alpha: Number = 1) -> Array:
     return one + (other if alpha == 1 else other * constant(alpha, torch_type(other)))
 
 
-def sub(one: Any, other: Any, alpha: Number = 1) -> Array:
+def sub(one: object, other: object, alpha: Number = 1) -> Array:
     """``one - alpha * other``."""
     one, other = alike(one, other)
     return one - (other if alpha == 1 else other * constant(alpha, torch_type(other)))
 
 
-def rsub(one: Any, other: Any, alpha: Number = 1) -> Array:
+def rsub(one: object, other: object, alpha: Number = 1) -> Array:
     """``other - alpha * one``."""
     one, other = alike(one, other)
     return other - (one if alpha == 1 else one * constant(alpha, torch_type(one)))
 
 
-def mul(one: Any, other: Any) -> Array:
+def mul(one: object, other: object) -> Array:
     """The product; of truth values, whether both hold."""
     one, other = alike(one, other)
     return ops.logical_and(one, other) if is_bool(one) else one * other
 
 
-def div(one: Any, other: Any, rounding_mode: str | None = None) -> Array:
+def div(one: object, other: object, rounding_mode: str | None = None) -> Array:
     """The quotient, or its whole part towards zero ("trunc") or towards minus infinity ("floor")."""
     if rounding_mode is None:
         one, other = alike(one, other, floating=True)
@@ -66,13 +66,13 @@ def div(one: Any, other: Any, rounding_mode: str | None = None) -> Array:
     return quotient * ops.sign(one) * ops.sign(other)
 
 
-def remainder(one: Any, other: Any) -> Array:
+def remainder(one: object, other: object) -> Array:
     """What division leaves, with the sign of the divisor."""
     one, other = alike(one, other)
     return one - ops.stop_gradient(ops.floor_div(one, other)) * other
 
 
-def fmod(one: Any, other: Any) -> Array:
+def fmod(one: object, other: object) -> Array:
     """What division leaves, with the sign of the dividend."""
     one, other = alike(one, other)
     return one - ops.stop_gradient(div(one, other, rounding_mode="trunc")) * other
@@ -142,13 +142,13 @@ def sign(array: Array) -> Array:
     return array if is_bool(array) else ops.stop_gradient(ops.sign(array))
 
 
-def minimum(one: Any, other: Any) -> Array:
+def minimum(one: object, other: object) -> Array:
     """The smaller one; where both are equal, each gets half of the gradient."""
     one, other = alike(one, other)
     return _choose(one, other, ops.less)
 
 
-def maximum(one: Any, other: Any) -> Array:
+def maximum(one: object, other: object) -> Array:
     """The larger one; where both are equal, each gets half of the gradient."""
     one, other = alike(one, other)
     return _choose(one, other, ops.greater)
@@ -164,7 +164,7 @@ def _choose(one: Array, other: Array, better: Callable[[Array, Array], Array]) -
     return ops.where(better(one, other), one, ops.where(better(other, one), other, (one + other) * half))
 
 
-def clamp(array: Array, low: Any = None, high: Any = None) -> Array:
+def clamp(array: Array, low: object = None, high: object = None) -> Array:
     """Not below ``low`` and not above ``high``; the gradient passes where nothing was cut, bounds included."""
     dtype = torch_type(array)
     for bound in (low, high):
@@ -183,7 +183,7 @@ def clamp(array: Array, low: Any = None, high: Any = None) -> Array:
 def comparing(function: Callable[[Array, Array], Array]) -> Callable[[Any, Any], Array]:
     """A comparison of an array with an array or a number."""
 
-    def compare(one: Any, other: Any) -> Array:
+    def compare(one: object, other: object) -> Array:
         one, other = alike(one, other)
         if is_bool(one):
             one, other = cast(one, torch.int32), cast(other, torch.int32)
@@ -200,7 +200,7 @@ def logical(function: Callable[..., Array]) -> Callable[..., Array]:
 def bitwise(of_bools: Callable[..., Array], of_numbers: Callable[..., Array]) -> Callable[..., Array]:
     """A function of the bits of whole numbers; truth values have one."""
 
-    def combine(one: Any, other: Any) -> Array:
+    def combine(one: object, other: object) -> Array:
         one, other = alike(one, other)
         return of_bools(one, other) if is_bool(one) else of_numbers(one, other)
 
@@ -234,7 +234,7 @@ def addcdiv(array: Array, one: Array, other: Array, value: Number = 1) -> Array:
     return add(array, div(one, other), alpha=value)
 
 
-def lerp(start: Array, end: Array, weight: Any) -> Array:
+def lerp(start: Array, end: Array, weight: object) -> Array:
     """The point ``weight`` of the way from ``start`` to ``end``."""
     return add(start, mul(sub(end, start), weight))
 

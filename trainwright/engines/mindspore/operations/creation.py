@@ -24,7 +24,7 @@ def made_by(function: Callable[..., torch.Tensor]) -> Callable[..., Array]:
     )
 
 
-def empty(size: Sequence[int], dtype: torch.dtype | None = None, **_: Any) -> Array:
+def empty(size: Sequence[int], dtype: torch.dtype | None = None, **_: object) -> Array:
     """Zeros: what happens to be in memory is no number to compute with."""
     return to_array(torch.zeros(size, dtype=dtype))
 
@@ -49,14 +49,14 @@ def new_filled(value: int) -> Callable[..., Array]:
     return lambda array, size, dtype=None, **_: new_full(array, size, value, dtype)
 
 
-def fill(array: Array, value: Any) -> Array:
+def fill(array: Array, value: object) -> Array:
     """``value``, a number or an array without dimensions, in the shape and type of ``array``."""
     if is_array(value):
         return ops.broadcast_to(as_type(value, torch_type(array)), tuple(array.shape))
     return full_like(array, value)
 
 
-def nothing(*_: Any, **__: Any) -> None:
+def nothing(*_: object, **__: object) -> None:
     """For checks that torch's graph carries: they held when it was captured, and shapes do not change."""
 
 

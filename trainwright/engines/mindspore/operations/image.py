@@ -158,7 +158,12 @@ def max_pool(count: int) -> Callable[..., tuple[Array, Array]]:
     """The largest in each window and its place; of equal ones the first, which alone gets the gradient."""
 
     def pool(
-        array: Array, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+        array: Array,
+        kernel: object,
+        stride: object = (),
+        padding: object = 0,
+        dilation: object = 1,
+        ceil_mode: bool = False,
     ) -> tuple[Array, Array]:
         windows = _windows(array, count, kernel, stride, padding, dilation, ceil_mode)
         lengths = array.shape[array.ndim - count :]
@@ -185,9 +190,9 @@ def avg_pool(count: int) -> Callable[..., Array]:
 
     def pool(
         array: Array,
-        kernel: Any,
-        stride: Any = (),
-        padding: Any = 0,
+        kernel: object,
+        stride: object = (),
+        padding: object = 0,
         ceil_mode: bool = False,
         count_include_pad: bool = True,
         divisor_override: int | None = None,

@@ -145,12 +145,12 @@ def _flat_places(array: Array, dim: int, index: Array) -> Array:
     return reshape(places, [-1, 1])
 
 
-def scatter(array: Array, dim: int, index: Array, source: Any) -> Array:
+def scatter(array: Array, dim: int, index: Array, source: object) -> Array:
     """``array`` with ``source`` written to the places that ``index`` names along ``dim``."""
     return _scattered(array, dim, index, source, _replace)
 
 
-def scatter_add(array: Array, dim: int, index: Array, source: Any) -> Array:
+def scatter_add(array: Array, dim: int, index: Array, source: object) -> Array:
     """``array`` with ``source`` added at the places that ``index`` names along ``dim``."""
     return _scattered(array, dim, index, source, ops.tensor_scatter_add)
 
@@ -187,7 +187,7 @@ def where(condition: Array, one: Any, other: Any) -> Array:
     return ops.where(cast(condition, torch.bool), one, other)
 
 
-def masked_fill(array: Array, mask: Array, value: Any) -> Array:
+def masked_fill(array: Array, mask: Array, value: object) -> Array:
     """``array`` with ``value`` where the mask is true."""
     return ops.where(cast(mask, torch.bool), as_type(value, torch_type(array)), array)
 

@@ -221,12 +221,12 @@ def unfold(array: Array, dim: int, size: int, step: int) -> Array:
     return permute(windows, [at for at in range(windows.ndim) if at != dim + 1] + [dim + 1])
 
 
-def copied(array: Array, **_: Any) -> Array:
+def copied(array: Array, **_: object) -> Array:
     """The array itself: arrays here never change, so that nobody sees that two are one."""
     return array
 
 
-def convert(array: Array, dtype: torch.dtype | None = None, **_: Any) -> Array:
+def convert(array: Array, dtype: torch.dtype | None = None, **_: object) -> Array:
     """As another type; places in memory are not ours to choose."""
     return cast(array, dtype)
 

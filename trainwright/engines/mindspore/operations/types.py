@@ -13,7 +13,7 @@ from trainwright.engines.mindspore.arrays import MINDSPORE_TYPES, to_array, torc
 Number = bool | int | float
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> bool:
     """Whether ``value`` is an array and not a number."""
     return isinstance(value, Array)
 
@@ -49,7 +49,7 @@ def result_type(one: Any, other: Any) -> torch.dtype:
     return torch.result_type(_stand_in(one), _stand_in(other))
 
 
-def alike(one: Any, other: Any, *, floating: bool = False) -> tuple[Array, Array]:
+def alike(one: object, other: object, *, floating: bool = False) -> tuple[Array, Array]:
     """Both as arrays of the type in which torch combines them; of real numbers, if ``floating``."""
     dtype = result_type(one, other)
     if floating and not dtype.is_floating_point:

@@ -75,7 +75,7 @@ class Estimate:
 def estimate_memory(
     model: nn.Module,
     args: TrainingArguments,
-    batch: Any,
+    batch: object,
     *,
     gpus: int = 1,
     loss: Loss | None = None,
@@ -107,7 +107,7 @@ def estimate_memory(
 
 
 class _Estimator:
-    def __init__(self, model: nn.Module, args: TrainingArguments, batch: Any, gpus: int, loss: Loss) -> None:
+    def __init__(self, model: nn.Module, args: TrainingArguments, batch: object, gpus: int, loss: Loss) -> None:
         self.model, self.args, self.gpus, self.loss = model, args, gpus, loss
         self.half = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
         self.pieces, self.batch = _micro_batch(args, batch)
@@ -248,7 +248,7 @@ def _most(*moments: dict[str, int]) -> dict[str, int]:
     return max(moments, key=lambda parts: sum(parts.values()))
 
 
-def _micro_batch(args: TrainingArguments, batch: Any) -> tuple[int, Any]:
+def _micro_batch(args: TrainingArguments, batch: object) -> tuple[int, Any]:
     """How many of them a step has (at least), and what runs at once."""
     pieces, rows, limit = args.gradient_accumulation_steps, count_rows(batch), ours(args).micro_batch
     if isinstance(limit, int) and limit < rows:

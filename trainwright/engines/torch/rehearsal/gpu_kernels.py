@@ -66,7 +66,7 @@ class GpuKernels(TorchFunctionMode):
             (loss,), (torch.ones_like(loss),), False, False, (), allow_unreachable=True, accumulate_grad=True
         )
 
-    def _lowered(self, value: Any) -> Any:
+    def _lowered(self, value: object) -> Any:
         half = self._half
         if not isinstance(value, Tensor) or half is None or not value.is_floating_point() or value.dtype == half:
             return value
@@ -108,5 +108,5 @@ class GpuKernels(TorchFunctionMode):
         return efficient(query, key, value, bias, True, dropout_p, is_causal, scale=scale)[0]
 
 
-def _raised(value: Any) -> Any:
+def _raised(value: object) -> Any:
     return value.float() if isinstance(value, Tensor) and value.dtype in _HALVES else value

@@ -78,7 +78,7 @@ def rehearse(plan: Rehearsal) -> Found:
     return found
 
 
-def _run(plan: Rehearsal, model: nn.Module, batch: Any, ledger: Ledger, kernels: GpuKernels) -> None:
+def _run(plan: Rehearsal, model: nn.Module, batch: object, ledger: Ledger, kernels: GpuKernels) -> None:
     try:
         with kernels:
             kernels.kept = {}
@@ -111,7 +111,7 @@ def without_numbers(model: nn.Module, *, keep_dtype: bool = True, half: torch.dt
 
 
 def _batch_without_numbers(plan: Rehearsal, ledger: Ledger) -> Any:
-    def empty(value: Any) -> Any:
+    def empty(value: object) -> Any:
         if not isinstance(value, Tensor):
             return value
         lowered = plan.groups is not None and plan.half is not None and value.is_floating_point()

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from trainwright.config.arguments import TrainingArguments
 from trainwright.core.backend import Backend
@@ -93,11 +94,11 @@ class Strategy:
     def bring(self, model: nn.Module, device: torch.device) -> None:
         """Before the first training: to ``device``, where the Trainer has left that to the strategy."""
 
-    def take_optimizer(self, model: nn.Module, optimizer: Any) -> nn.Module:
+    def take_optimizer(self, model: nn.Module, optimizer: Optimizer) -> nn.Module:
         """Once there is an optimizer: the model, as :meth:`spread` returned it, as it is to be called."""
         return model
 
-    def make_schedule(self, optimizer: Any, total_steps: int) -> Any:
+    def make_schedule(self, optimizer: Optimizer, total_steps: int) -> Any:
         """A learning-rate schedule that the strategy's own configuration names, or None."""
         return None
 

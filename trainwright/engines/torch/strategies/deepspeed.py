@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.deepspeed import resolved, schedule_of, stage_of, with_width
@@ -121,7 +122,7 @@ class ZeroStrategy(Strategy):
         if self._engine is None:
             model.to(device)
 
-    def take_optimizer(self, model: nn.Module, optimizer: Any) -> nn.Module:
+    def take_optimizer(self, model: nn.Module, optimizer: Optimizer) -> nn.Module:
         assert isinstance(model, Wrapped)
         self._refuse_optimizer(optimizer, model.module)
         deepspeed = _imported(self._args.device, self._local_rank)
@@ -143,14 +144,14 @@ class ZeroStrategy(Strategy):
         self._state = ZeroState(self._engine.optimizer, inner, self.stage, deepspeed)
         return model
 
-    def make_schedule(self, optimizer: Any, total_steps: int) -> Any:
+    def make_schedule(self, optimizer: Optimizer, total_steps: int) -> Any:
         chosen = schedule_of(self.config, self._args, total_steps)
         if chosen is None:
             return None
         schedules = _imported(self._args.device, self._local_rank).runtime.lr_schedules
         return getattr(schedules, chosen[0])(optimizer, **chosen[1])
 
-    def _refuse_optimizer(self, optimizer: Any, model: nn.Module) -> None:
+    def _refuse_optimizer(self, optimizer: Optimizer, model: nn.Module) -> None:
         if hasattr(optimizer, "optimizers"):
             raise ValueError("DeepSpeed drives one optimizer, and the Module has several: use backend='ddp' or 'fsdp'.")
         if type(optimizer) not in _ELEMENTWISE and not self.config.get("zero_allow_untested_optimizer"):
@@ -231,12 +232,12 @@ def _cast(value: Any) -> Any:
     return type(value)(_cast(item) for item in value) if type(value) in (list, tuple) else value
 
 
-def _groups(optimizer: Any) -> list[dict[str, Any]]:
+def _groups(optimizer: Optimizer) -> list[dict[str, Any]]:
     """DeepSpeed leaves out those without a parameter."""
     return [group for group in optimizer.param_groups if group["params"]]
 
 
-def _twin(optimizer: Any) -> Any:
+def _twin(optimizer: Optimizer) -> Any:
     """An optimizer of the same kind for DeepSpeed to take apart; the given one keeps the parameters as they are."""
     twin = object.__new__(type(optimizer))
     # A schedule has put a method of its own in the place of ``step``.

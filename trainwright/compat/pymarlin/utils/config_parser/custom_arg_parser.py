@@ -52,7 +52,7 @@ class CustomArgParser:
             self._change(config, name, value)
         return config
 
-    def _change(self, config: dict[str, Any], name: str, value: Any) -> None:
+    def _change(self, config: dict[str, Any], name: str, value: object) -> None:
         *sections, key = name.lstrip("-").split(".")
         place: Any = config
         for section in sections:
@@ -129,14 +129,14 @@ def _converted(value: Any, old: Any) -> Any:
         raise ValueError(f"{value!r} is not {_article(old)}, which the file has ({old!r}).") from None
 
 
-def _truth(value: Any) -> bool:
+def _truth(value: object) -> bool:
     word = str(value).lower()
     if word in _TRUE or word in _FALSE:
         return word in _TRUE
     raise ValueError(f"{value!r} is neither true nor false.")
 
 
-def _list(value: Any, old: list[Any]) -> list[Any]:
+def _list(value: object, old: list[Any]) -> list[Any]:
     """JSON or YAML, with or without brackets, or PyMarlin's 1-2-3; each element as the type of the old first one."""
     if isinstance(value, str):
         text = value.strip()
@@ -161,7 +161,7 @@ def _is_dashed(text: str) -> bool:
     return False
 
 
-def _with_numbers(value: Any) -> Any:
+def _with_numbers(value: object) -> Any:
     """YAML 1.1 takes 1e-4 for text; people who write it mean a number."""
     if isinstance(value, dict):
         return {key: _with_numbers(item) for key, item in value.items()}
@@ -175,6 +175,6 @@ def _with_numbers(value: Any) -> Any:
     return value
 
 
-def _article(old: Any) -> str:
+def _article(old: object) -> str:
     name = type(old).__name__
     return f"an {name}" if name[0] in "aeiou" else f"a {name}"

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from trainwright.compat.pymarlin.utils.writer.base import Writer
 from trainwright.config.patterns import Pattern
@@ -77,7 +78,7 @@ class BasicStats:
         """Several numbers that belong together."""
         (self.multi_short if frequent else self.multi_long)[k] = v
 
-    def update_image(self, k: str, v: Any, dataformats: str = "HW") -> None:
+    def update_image(self, k: str, v: object, dataformats: str = "HW") -> None:
         self.images[k] = (v, dataformats)
 
     def update_matplotlib_figure(self, fig: Any, tag: str) -> None:
@@ -91,7 +92,7 @@ class BasicStats:
         fig.savefig(buffer, format="png")
         self.update_image(tag, np.array(Image.open(buffer)), "HWC")
 
-    def update_pr(self, k: str, preds: Any, labels: Any) -> None:
+    def update_pr(self, k: str, preds: object, labels: object) -> None:
         """Probabilities and true labels of a yes-or-no question, for a precision-recall curve."""
         self.pr[k] = (preds, labels)
 
@@ -99,7 +100,7 @@ class BasicStats:
         """Numbers for a histogram, in place of those collected or added to them."""
         self.histogram[k] = torch.cat((self.histogram[k], vals)) if extend and k in self.histogram else vals
 
-    def update_embedding(self, k: str, embs: Any, labels: Any) -> None:
+    def update_embedding(self, k: str, embs: object, labels: object) -> None:
         self.embedding[k] = (embs, labels)
 
     def update_system_stats(self) -> None:
@@ -154,11 +155,11 @@ class BasicStats:
             writer.flush()
         self.reset_long()
 
-    def log_args(self, args: Any) -> None:
+    def log_args(self, args: object) -> None:
         for writer in self.writers:
             writer.log_args(args)
 
-    def log_model(self, step: int, model: Any, force: bool = False, grad_scale: float = 1) -> None:
+    def log_model(self, step: int, model: nn.Module, force: bool = False, grad_scale: float = 1) -> None:
         """Weights and gradients, every ``log_model_steps`` steps."""
         if step % self.args.log_model_steps and not force:
             return

@@ -14,7 +14,7 @@ class Stdout(Writer):
         super().__init__()
         self.args = args or WriterInitArguments()
 
-    def log_scalar(self, k: str, v: Any, step: int) -> None:
+    def log_scalar(self, k: str, v: object, step: int) -> None:
         print(f"step = {step}, {k} : {v}")
 
     def log_multi(self, k: str, v: dict[str, Any], step: int) -> None:
@@ -30,5 +30,5 @@ class Stdout(Writer):
     def log_graph(self, model: Any, device: Any = None) -> None:
         print(model)
 
-    def log_args(self, args: Any) -> None:
+    def log_args(self, args: object) -> None:
         print(args)

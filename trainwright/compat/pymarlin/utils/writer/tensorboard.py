@@ -20,7 +20,7 @@ class Tensorboard(Writer):
         self.log_dir = new_folder(self.args.log_dir)
         self.writer = SummaryWriter(str(self.log_dir))
 
-    def log_scalar(self, k: str, v: Any, step: int) -> None:
+    def log_scalar(self, k: str, v: object, step: int) -> None:
         self.writer.add_scalar(k, v, step)
 
     def log_multi(self, k: str, v: dict[str, Any], step: int) -> None:
@@ -36,7 +36,7 @@ class Tensorboard(Writer):
                 self.log_histogram(f"{kind}s/{name}", numbers, step)
                 self.writer.add_scalar(f"{kind}_norm/{name}", numbers.norm().item(), step)
 
-    def log_args(self, args: Any) -> None:
+    def log_args(self, args: object) -> None:
         values = args if isinstance(args, dict) else vars(args)
         for name, value in values.items():
             self.writer.add_text(f"args/{name}", str(value))
@@ -50,13 +50,13 @@ class Tensorboard(Writer):
         inputs = tuple(item.to(device) for item in inputs) if isinstance(inputs, tuple) else inputs.to(device)
         self.writer.add_graph(model, inputs)
 
-    def log_image(self, k: str, v: Any, step: int, dataformats: str = "HW") -> None:
+    def log_image(self, k: str, v: object, step: int, dataformats: str = "HW") -> None:
         self.writer.add_image(k, v, step, dataformats=dataformats)
 
-    def log_pr_curve(self, k: str, preds: Any, labels: Any, step: int) -> None:
+    def log_pr_curve(self, k: str, preds: object, labels: object, step: int) -> None:
         self.writer.add_pr_curve(k, labels=labels, predictions=preds, global_step=step)
 
-    def log_histogram(self, param_name: str, vals: Any, step: int) -> None:
+    def log_histogram(self, param_name: str, vals: object, step: int) -> None:
         if step % self.args.tb_log_hist_steps:
             return
         if not bool(torch.isfinite(torch.as_tensor(vals)).all()):
@@ -64,7 +64,7 @@ class Tensorboard(Writer):
             return
         self.writer.add_histogram(param_name, vals, step)
 
-    def log_embedding(self, tag: str, mat: Any, labels: Any, step: int) -> None:
+    def log_embedding(self, tag: str, mat: object, labels: object, step: int) -> None:
         self.writer.add_embedding(mat, tag=tag, metadata=labels, global_step=step)
 
     def flush(self) -> None:
