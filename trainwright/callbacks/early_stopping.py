@@ -27,9 +27,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         self.early_stopping_threshold = early_stopping_threshold
         self.early_stopping_patience_counter = 0
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if args.metric_for_best_model is None:
             raise ValueError(
                 "EarlyStoppingCallback needs metric_for_best_model, for instance metric_for_best_model='loss'."
@@ -49,7 +47,7 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         state: TrainerState,
         control: TrainerControl,
         metrics: dict[str, float] | None = None,
-        **kwargs: object,
+        **_: object,
     ) -> None:
         name = args.metric_for_best_model
         assert name is not None

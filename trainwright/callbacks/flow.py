@@ -30,9 +30,7 @@ class DefaultFlowCallback(TrainerCallback):
         self._began = self.clock()
         self._history = _EvaluationCount()
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         for topic in TOPICS:
             refuse_contradiction(args, topic)
         self._began = self.clock()
@@ -44,9 +42,7 @@ class DefaultFlowCallback(TrainerCallback):
                 interval = rhythm.every.step_interval(state.max_steps, state.num_train_epochs)
                 setattr(state, rhythm.topic.steps, interval)
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         step = state.global_step
         if self._strategies != (args.logging_strategy, args.eval_strategy, args.save_strategy):
             self._read(args, state)
@@ -78,9 +74,7 @@ class DefaultFlowCallback(TrainerCallback):
             control.should_save = True
             self._save.last = self._moment(state)
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         if self._strategies != (args.logging_strategy, args.eval_strategy, args.save_strategy):
             self._read(args, state)
         if self._is_due(self._log, state, epoch_end=True):
@@ -100,15 +94,13 @@ class DefaultFlowCallback(TrainerCallback):
         if self._log.every.counts("time") and "loss" in (kwargs.get("logs") or {}):
             self._log.last = self._moment(state)
 
-    def on_evaluate(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         if self._evaluate.every.counts("time"):
             self._evaluate.last = self._moment(state)
         if self._save.every.counts("eval") and self._is_due(self._save, state):
             control.should_save = True
 
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         # Whoever asked for it: minutes count from the last checkpoint there is.
         if self._save.every.counts("time"):
             self._save.last = self._moment(state)

@@ -60,9 +60,7 @@ class NotebookCallback(ProgressCallback):
         self._screen = display(HTML(self._page(state)), display_id=True)
 
     @harmless
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         if time.monotonic() - self._drawn > _PAUSE:
             self._draw(state)
 
@@ -88,21 +86,15 @@ class NotebookCallback(ProgressCallback):
             self._draw(state)
 
     @harmless
-    def on_evaluate(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         self._predicted, self._note = 0, ""
 
     @harmless
-    def on_predict(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_predict(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         self._predicted, self._note = 0, ""
 
     @harmless
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         took = time.perf_counter() - self._began
         self._note = wording.closing_line(args, state, self._summary, self._first_step, took)
         self._draw(state)

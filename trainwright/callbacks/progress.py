@@ -115,7 +115,7 @@ class ProgressCallback(TrainerCallback):
 
     @harmless
     def on_epoch_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
         if self.training_bar is not None and self._begin_stack:
             self.training_bar.watch(innermost_shared(self._begin_stack, call_stack()))
@@ -133,9 +133,7 @@ class ProgressCallback(TrainerCallback):
         self._say(wording.log_line(logs, state, pace=pace, max_str_len=self.max_str_len))
 
     @harmless
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         self.close(keep=False)
         took = time.perf_counter() - self._began
         self._say(wording.closing_line(args, state, self._summary, self._first_step, took))
@@ -162,9 +160,7 @@ class ProgressCallback(TrainerCallback):
         self._end_prediction()
 
     @harmless
-    def on_predict(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_predict(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         self._end_prediction()
 
     def close(self, *, keep: bool = True) -> None:

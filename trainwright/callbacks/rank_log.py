@@ -30,9 +30,7 @@ class RankLogCallback(TrainerCallback):
         self._level = min(level, logging.WARNING)
         self._handler: logging.Handler | None = None
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._close()
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -57,9 +55,7 @@ class RankLogCallback(TrainerCallback):
             )
         )
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         self._close()
 
     def on_train_failed(

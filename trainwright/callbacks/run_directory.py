@@ -56,9 +56,7 @@ class RunDirectoryCallback(TrainerCallback):
             append_text(folder / "metrics.jsonl", "".join(self._unwritten))
             self._unwritten.clear()
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         with self._disk_may_refuse("trainer_state.json"):
             state.save_to_json(run_directory(args) / "trainer_state.json")
 

@@ -230,9 +230,7 @@ class Modifier(TrainerCallback):
             return 0
         return int((epoch - max(self.start_epoch, 0.0) + _SAME_MOMENT) // self.update_frequency)
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self.site is not None:
             epoch = self._epoch(state)
             if self.has_begun:
@@ -240,7 +238,7 @@ class Modifier(TrainerCallback):
             with self.site.changing():
                 self.advance(self.site, epoch)
 
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if self.site is not None:
             with self.site.changing():
                 self.advance(self.site, self._epoch(state))

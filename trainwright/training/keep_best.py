@@ -113,9 +113,7 @@ class KeepBest(TrainerCallback, ExportableState):
 
     # ---- events
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if state.global_step == 0:
             # A second train() of the same Trainer is a run of its own.
             self.best, self.times_worse, self._losses_before = None, 0, (0.0, 0)
@@ -174,7 +172,7 @@ class KeepBest(TrainerCallback, ExportableState):
         self._is_training = False
 
     def on_train_failed(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
         self._is_training = False
 

@@ -159,7 +159,7 @@ class AcceleratedModule(Module):
         schedules = [getattr(users, name) for _, _, name in registered_models(users) if name is not None]
         return [optimizer, *further], [*([] if schedule is None else [schedule]), *schedules]
 
-    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, *args: Any, **_: Any) -> None:
         self.take_tools()
 
     def take_tools(self) -> None:

@@ -122,16 +122,16 @@ class EventsBridge(TrainerCallback):
     def on_step_end(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
         self._events.tell("on_after_zero_grad", kwargs.get("optimizer"))
 
-    def on_epoch_begin(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
+    def on_epoch_begin(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
         self._events.tell("on_epoch_start")
 
-    def on_epoch_end(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
+    def on_epoch_end(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
         self._events.tell("on_epoch_end")
 
-    def on_save(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
+    def on_save(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
         self._events.tell("on_save_checkpoint")
 
-    def on_train_end(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
+    def on_train_end(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
         self._forget()
         self._events.tell("on_fit_end")
 

@@ -84,7 +84,7 @@ class ValidationBatches(TrainerCallback):
         if len(self._losses) >= self._window:
             self._say()
 
-    def on_evaluate(self, args: object, state: TrainerState, control: TrainerControl, **kwargs: object) -> None:
+    def on_evaluate(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
         if self._losses:
             self._say()
 

@@ -69,7 +69,7 @@ class StatusKeeper(TrainerCallback, ExportableState):
         self._validated: dict[str, float] = {}
         self._sets_done: set[str] = set()
 
-    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if state.global_step == 0:
             self.status.clear()
             self.status.update(first_status())
@@ -78,13 +78,13 @@ class StatusKeeper(TrainerCallback, ExportableState):
         self.first_step, self.is_finished = state.global_step, False
         self._validated, self._sets_done = {}, set()
 
-    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_epoch_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.is_epoch_end = False
         self.status["epoch"] = int(state.epoch or 0)
         if float(state.epoch or 0).is_integer():
             self.status["epoch_step"] = 0
 
-    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.status["global_step"] = state.global_step
         self.status["epoch_step"] += 1
         self.is_last_step = state.global_step >= state.max_steps
@@ -94,7 +94,7 @@ class StatusKeeper(TrainerCallback, ExportableState):
         if not control.should_evaluate and args.eval_strategy == "no":
             self._note_training(kwargs)
 
-    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_prediction_step(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.status["eval_global_step"] += 1
 
     def on_log(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -146,10 +146,10 @@ class StatusKeeper(TrainerCallback, ExportableState):
             self.status["best_train_loss"] = _lower(self.status["best_train_loss"], value)
         return dict(self.status)
 
-    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.num_checkpoints += 1
 
-    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self.is_finished = True
 
     def state(self) -> dict[str, Any]:

@@ -204,9 +204,7 @@ class EpochScheduleCallback:
     def __init__(self, schedule: JointSchedule, epoch_is_whole: Callable[[], bool]) -> None:
         self._schedule, self._epoch_is_whole = schedule, epoch_is_whole
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         if self._epoch_is_whole():
             self._schedule.end_epoch()
 

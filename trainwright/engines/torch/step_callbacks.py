@@ -21,9 +21,7 @@ class EmptyCacheCallback(TrainerCallback):
     def __init__(self, steps: int) -> None:
         self.steps = steps
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         if state.global_step % self.steps == 0:
             torch.accelerator.memory.empty_cache() if torch.accelerator.is_available() else None
 
@@ -39,9 +37,7 @@ class ProfileCallback(TrainerCallback):
         self.first, self.last = first, last
         self._profiler: Any = None
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_step_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         if state.global_step + 1 != self.first:
             return
         activities = [torch.profiler.ProfilerActivity.CPU]
@@ -53,15 +49,11 @@ class ProfileCallback(TrainerCallback):
         )
         self._profiler.start()
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         if state.global_step == self.last:
             self._write(args)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
-    ) -> None:
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         # The run was shorter than the window: what there is is still worth having.
         self._write(args)
 

@@ -118,17 +118,17 @@ class MarlinModule(Module):
 
     # ---- events
 
-    def on_epoch_begin(self, args: object, state: object, control: object, **kwargs: object) -> None:
+    def on_epoch_begin(self, args: object, state: object, control: object, **_: object) -> None:
         self._epoch_is_over, self._progress.is_planned_save = False, False
         epoch = self._progress.last_epoch + 1
         self._stats.update("epoch", epoch, frequent=True)
         self.model.on_begin_train_epoch(self._counts.global_step_completed, epoch)
 
-    def on_step_begin(self, args: object, state: object, control: object, **kwargs: object) -> None:
+    def on_step_begin(self, args: object, state: object, control: object, **_: object) -> None:
         self._forget_step()
         self._in_step = True
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._in_step = False
         self._counts.global_step_completed = step = state.global_step
         self._counts.batches_completed += 1 if self._supply.runs_in_pieces else len(self._losses)
@@ -144,7 +144,7 @@ class MarlinModule(Module):
         self._forget_step()
         self._stats.log_stats(step)
 
-    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._epoch_is_over = True
         self._val_outputs.reset()
         if not control.should_evaluate:
