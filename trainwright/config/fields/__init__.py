@@ -26,26 +26,8 @@ from trainwright.config.fields.survival import SurvivalFields
 if TYPE_CHECKING:
     from trainwright.config.arguments import TrainingArguments
 
+
 # Dataclasses collect fields from the last base to the first, so this list reads backwards: saving comes out first.
-TOPICS = (
-    RemovedFields,
-    SurvivalFields,
-    NativeFields,
-    MiscFields,
-    HubFields,
-    MemoryFields,
-    DistributedFields,
-    DataFields,
-    LogFields,
-    EvaluationFields,
-    PrecisionFields,
-    ScheduleFields,
-    OptimizerFields,
-    BatchFields,
-    SavingFields,
-)
-
-
 @dataclass(kw_only=True)
 class AllFields(
     RemovedFields,
@@ -69,6 +51,8 @@ class AllFields(
     # Bookkeeping for copies, see `resolution`; a field because dataclasses.replace passes nothing else on.
     _resolution: object | None = field(default=None, repr=False, compare=False, metadata={"help": SUPPRESS})
 
+
+TOPICS = AllFields.__bases__
 
 _NATIVE = frozenset((*NativeFields.__dataclass_fields__, *SurvivalFields.__dataclass_fields__))
 
