@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 MOST_FILES = 3
+ORDER = "tests/loop/test_event_order.py::test_the_order_of_all_training_events"
 
 
 def sections() -> dict[str, list[tuple[str, str, str]]]:
@@ -50,21 +51,27 @@ def test_each_is_short() -> None:
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What pytest says about the tests of all sections, in one process: most of its time is the import of torch."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package, with what all sections add to it."""
     folder = tmp_path_factory.mktemp("followed")
-    for name in ("trainwright", "tests/architecture"):
+    for name in ("trainwright", "tests"):
         # With what is compiled already: to compile the package again takes longer than the tests.
-        shutil.copytree(ROOT / name, folder / name)
-    tests = []
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("old_checkpoints"))
     for blocks in SECTIONS.values():
         for kind, path, text in blocks:
             file = folder / path
             file.parent.mkdir(parents=True, exist_ok=True)
             assert file.exists() == (kind == "diff"), path
             file.write_text(change(file.read_text(), text) if kind == "diff" else text)
-            if "/test_" in path:
-                tests.append(path)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def outcome(folder: Path) -> str:
+    """What pytest says about the tests of all sections, in one process: most of its time is the import of torch."""
+    tests = [path for blocks in SECTIONS.values() for _, path, _ in blocks if "/test_" in path]
+    # Nothing that was there before may suffer.
+    tests += ["tests/loop/test_calls_per_step.py", ORDER]
     # Settings of its own, so that none of ours are looked for above it.
     (folder / "pytest.ini").write_text("[pytest]\n")
     environment = {
@@ -83,3 +90,22 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_following_it_works(heading: str, outcome: str) -> None:
     test = next(path for _, path, _ in SECTIONS[heading] if "/test_" in path)
     assert f"PASSED {test}::" in outcome, outcome[-6000:]
+
+
+@pytest.mark.xdist_group("how_to_add")
+def test_nothing_that_was_there_fails(outcome: str) -> None:
+    assert "FAILED" not in outcome
+    assert f"PASSED {ORDER}" in outcome, outcome[-3000:]
+
+
+@pytest.mark.xdist_group("how_to_add")
+def test_what_it_shows_is_formatted_and_typed(folder: Path) -> None:
+    """As ``make check`` will ask."""
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    written = sorted({path for blocks in SECTIONS.values() for _, path, _ in blocks})
+    for words in (["ruff", "format", "--check"], ["ruff", "check"], ["pyrefly", "check", "--python-interpreter-path"]):
+        program, *options = words
+        interpreter = [sys.executable] if program == "pyrefly" else []
+        command = [str(Path(sys.executable).parent / program), *options, *interpreter, *written]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr

@@ -108,3 +108,17 @@ def test_an_interrupted_demo_says_how_to_go_on_and_that_works(tmp_path: Path) ->
     )
     assert done.returncode == 0, done.stderr
     assert f"from step {step}" in done.stdout
+
+
+def test_python_m_runs_nothing_that_lies_in_the_current_folder(tmp_path: Path) -> None:
+    for name in ("yaml", "typer", "pydantic", "rich"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('it ran')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "trainwright", "ls"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, "digits" in done.stdout) == (0, True), done.stdout + done.stderr

@@ -115,6 +115,9 @@ def test_another_experiment_does_not_overwrite_a_run(place: Path) -> None:
     assert other.exit_code == 2
     assert "runs/e holds a run with another model.options.width" in other.output
     assert (place / "runs/e/model.safetensors").read_bytes() == before
+    wrong = call("train", "e.yaml", "training.optim=sdg", "--fresh")
+    # A mistake leaves the earlier run where it is.
+    assert (wrong.exit_code, "The earlier run" in wrong.output) == (2, False)
     fresh = call("train", "e.yaml", "training.max_steps=2", "model.options={width: 4}", "--fresh")
     assert fresh.exit_code == 0, fresh.output
     assert (place / "runs/e-old-1/model.safetensors").read_bytes() == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+import trainwright
 from tests.forging_packages import installed
 from tests.models import Bare, Plain, classification_rows
 from trainwright import OptimizerNames, SchedulerType, Trainer, TrainingArguments, register, registered
@@ -19,6 +21,8 @@ from trainwright.config.errors import ConfigError
 from trainwright.config.loading import load_experiment
 from trainwright.config.shipped import SHIPPED
 from trainwright.config.warnings import TrainwrightWarning
+from trainwright.engines.torch.ema import EMACallback
+from trainwright.engines.torch.optim import optimizer_class_and_kwargs
 from trainwright.experiment.running import train
 from trainwright.recipes.language.reading import read_recipe
 
@@ -58,8 +62,14 @@ def test_unknown_kinds_and_taken_names() -> None:
         register("optimiser", "mine")
     with pytest.raises(ConfigError, match="trainwright has one of that name"):
         register("optimizer", "sgd")
-    with pytest.raises(ConfigError, match="must be text"):
-        register("optimizer", "")
+    for kind, name in (("optimizer", ""), ("optimizer", "my opt, x"), ("optimizer", 3), ("model", "\x1b[31mred")):
+        with pytest.raises(ConfigError, match="a name is letters and digits"):
+            register(kind, name)  # type: ignore[bad-argument-type]
+    for kind, name in (("tracker", "all"), ("strategy", "mine-bf16"), ("model", "my_file.py:Net")):
+        with pytest.raises(ConfigError, match=r"letters and digits|means something else there"):
+            register(kind, name)
+    with pytest.raises(ConfigError, match="must be a class or a function, and is 3"):
+        register("optimizer", "three")(3)
     register("loss", "mine")(lambda outputs, labels: outputs.sum())
     with pytest.raises(ConfigError, match="has that name already: choose another"):
         register("loss", "mine")(torch.nn.functional.l1_loss)
@@ -372,3 +382,65 @@ def test_ours_are_found_without_reading_entry_points() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["0", "False"]
+
+
+def test_a_function_for_an_optimizer_leaves_the_run_its_learning_rate() -> None:
+    register("optimizer", "by-function")(lambda request: (torch.optim.SGD, {"momentum": 0.5}))
+    register("optimizer", "half-done")(lambda request: torch.optim.SGD)
+    args = TrainingArguments("out", optim="by-function", learning_rate=0.25)
+    assert optimizer_class_and_kwargs(args) == (torch.optim.SGD, {"lr": 0.25, "momentum": 0.5})
+    with pytest.raises(ValueError, match=r"optim_args has \['zzz'\]"):
+        optimizer_class_and_kwargs(TrainingArguments("out", optim="by-function", optim_args="zzz=1"))
+    with pytest.raises(ValueError, match="must return a class and a dict of its arguments"):
+        optimizer_class_and_kwargs(TrainingArguments("out", optim="half-done"))
+
+
+def test_callbacks_are_found_by_name(tmp_path: Path) -> None:
+    trainer = Trainer(torch.nn.Linear(2, 1), TrainingArguments(str(tmp_path)), callbacks=["ema"])
+    assert isinstance(trainer.pop_callback(EMACallback), EMACallback)
+    with pytest.raises(ConfigError, match=r"no callback 'early_stoping' .did you mean 'early_stopping'"):
+        trainer.add_callback("early_stoping")
+
+
+def test_what_merely_lies_beside_an_imported_file_offers_nothing(tmp_path: Path) -> None:
+    """``--import`` allows one file, not packages that somebody put into its folder."""
+    info = tmp_path / "evil-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[trainwright.optimizers]\nbeside = evil:run\n")
+    (tmp_path / "evil.py").write_text("raise SystemExit('it ran')\n")
+    (tmp_path / "mine.py").write_text("pass\n")
+    script = (
+        "from trainwright.config.registry import import_file, is_registered\n"
+        "import_file('mine.py')\nassert not is_registered('optimizer', 'beside')\n"
+    )
+    home = str(Path(trainwright.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": home},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("as_columns", [False, True])
+def test_rows_of_ones_own_are_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_columns: bool) -> None:
+    columns = {"size": [float(i) for i in range(12)], "price": [2.0 * i for i in range(12)]}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    register("dataset", f"prices-{as_columns}")(lambda: columns if as_columns else rows)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "e.yaml").write_text(
+        "model: {name: mlp, task: tabular-regression}\n"
+        f"data: {{train: prices-{as_columns}, target: price, holdout: 0.25}}\n"
+        "training: {max_steps: 2, use_cpu: true}\n"
+    )
+    assert train(load_experiment(tmp_path / "e.yaml"), say=lambda line: None).steps == 2
+    again = (tmp_path / "e.yaml").read_text().replace("holdout", "options: {cont: 1}, holdout")
+    (tmp_path / "e.yaml").write_text(again)
+        (tmp_path / "e.yaml").read_text().replace("holdout", "options: {cont: 1}, holdout")
+    )
+    with pytest.raises(ConfigError, match=r"data.options: there is no option 'cont'"):
+        train(load_experiment(tmp_path / "e.yaml"), fresh=True, say=lambda line: None)

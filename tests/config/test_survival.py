@@ -6,14 +6,19 @@ import copy
 import dataclasses
 import pickle
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
+from torch import nn
 
+from trainwright import Trainer
 from trainwright.config import TrainingArguments, help_for
 from trainwright.config.cadence import Every
 from trainwright.config.fields import AllFields, ours
+from trainwright.config.fields.native import NativeFields
 from trainwright.config.fields.survival import SurvivalFields
 from trainwright.config.hf_fields import FIELDS
 from trainwright.config.intervals import EVALUATE, LOG, SAVE, cadence, log_is_likely
@@ -220,3 +225,20 @@ def test_steps_that_will_be_logged_are_known_before(values: dict[str, Any], logg
         if log_is_likely(args, state, epoch_ends=step % 5 == 0):
             found.append(step)
     assert found == logged
+
+
+NATIVE = sorted({*SurvivalFields.__dataclass_fields__, *NativeFields.__dataclass_fields__})
+
+
+@pytest.mark.parametrize("theirs", [TrainingArguments, transformers.TrainingArguments])
+def test_a_subclass_may_use_every_name_of_ours_for_itself(theirs: type, tmp_path: Path) -> None:
+    """And a Trainer takes it, ours or transformers' own; what is called so acts as if nobody had said anything."""
+    fields = [(name, Any, dataclasses.field(default=f"my {name}")) for name in NATIVE]
+    kind = dataclasses.make_dataclass("Theirs", fields, bases=(theirs,))
+    args = kind(str(tmp_path), max_steps=2, report_to="none", disable_tqdm=True, save_strategy="no")
+    trainer = Trainer(nn.Linear(2, 2), args, train_dataset=[(torch.randn(2), torch.tensor(0)) for _ in range(8)])
+    for _ in range(2):
+        assert trainer.train().global_step == 2
+        assert [getattr(trainer.args, name) for name in NATIVE] == [f"my {name}" for name in NATIVE]
+        trainer.args = dataclasses.replace(trainer.args, learning_rate=0.5)
+    assert trainer.args.learning_rate == 0.5

@@ -204,3 +204,15 @@ def test_a_trainer_can_be_sent_to_another_process(tmp_path: Path) -> None:
             assert torch.equal(ours, theirs)
         assert arrived.state.global_step == trainer.state.global_step > 0
         assert arrived.engine is not trainer.engine
+
+
+def test_gradients_that_were_there_before_do_not_go_into_the_first_update(tmp_path: Path) -> None:
+    ended = []
+    for by_hand in (False, True):
+        trainer = build(tmp_path / str(by_hand), Net(), max_steps=1)
+        if by_hand:
+            for parameter in trainer.model.parameters():
+                parameter.grad = torch.ones_like(parameter)
+        trainer.train()
+        ended.append([parameter.detach().clone() for parameter in trainer.model.parameters()])
+    assert all(torch.equal(*pair) for pair in zip(*ended, strict=True))

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from trainwright.cli.app import app
-from trainwright.cli.experiments import _OVERRIDES, ExperimentFile, Import, Trust, _import_files, outcome
+from trainwright.cli.experiments import _OVERRIDES, ExperimentFile, Import, Trust, import_files, outcome
 
 _GIB = 2**30
 #: Columns of the table: title, and the parts that are summed in it.
@@ -39,7 +39,7 @@ def estimate(
         from trainwright.config.loading import load_experiment
         from trainwright.experiment.estimating import estimate as estimate_experiment
 
-        _import_files(imports)
+        import_files(imports)
         plan = estimate_experiment(load_experiment(experiment, context.args, trust=trust), gpus=gpus, memory=memory)
     if as_json:
         typer.echo(json.dumps(plan.as_dict(), indent=2))

@@ -57,7 +57,7 @@ def train(
     with outcome(lambda: _rerun_command(sys.argv[1:])):
         from trainwright.config.loading import load_experiment
 
-        _import_files(imports)
+        import_files(imports)
         loaded = load_experiment(experiment, context.args, trust=trust)
         _train(loaded, fresh=fresh)
 
@@ -73,7 +73,7 @@ def resume(
     with outcome(lambda: _rerun_command(sys.argv[1:])):
         from trainwright.experiment.stored import load_stored, refuse_masked
 
-        _import_files(imports)
+        import_files(imports)
         loaded = load_stored(run, context.args, trust=trust)
         refuse_masked(loaded)
         _train(loaded, fresh=False)
@@ -108,7 +108,7 @@ def evaluate(
     with outcome():
         from trainwright.experiment.running import evaluate as evaluate_run
 
-        _import_files(imports)
+        import_files(imports)
         metrics = evaluate_run(target, checkpoint=checkpoint, data=data, overrides=context.args, trust=trust)
         if as_json:
             typer.echo(json.dumps(metrics, indent=2))
@@ -133,7 +133,7 @@ def predict(
     with outcome():
         from trainwright.experiment.running import predict as predict_run
 
-        _import_files(imports)
+        import_files(imports)
         path, rows = predict_run(
             target, checkpoint=checkpoint, data=data, output=output, overrides=context.args, trust=trust
         )
@@ -147,7 +147,7 @@ def check(context: typer.Context, experiment: ExperimentFile, trust: Trust = Fal
         from trainwright.config.loading import load_experiment
         from trainwright.experiment.checking import check as check_experiment
 
-        _import_files(imports)
+        import_files(imports)
         report = check_experiment(load_experiment(experiment, context.args, trust=trust))
         for name, text in report.lines:
             typer.echo(f"  {name:<18}{text}")
@@ -181,7 +181,7 @@ def copy_example(
             typer.echo(f"Wrote {path}")
 
 
-def _import_files(files: list[Path] | None) -> None:
+def import_files(files: list[Path] | None) -> None:
     for file in files or []:
         import_file(file, "--import")
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from trainwright.cli.app import app
-from trainwright.cli.experiments import Trust, outcome
+from trainwright.cli.experiments import Import, Trust, import_files, outcome
 from trainwright.config.errors import ConfigError
 
 recipe_app = typer.Typer(no_args_is_help=True, help="Recipes: what happens to a model while it is trained, and when.")
@@ -23,12 +23,13 @@ RecipeArgs = Annotated[
 
 
 @recipe_app.command("show")
-def show(file: RecipeFile, recipe_args: RecipeArgs = None) -> None:
+def show(file: RecipeFile, recipe_args: RecipeArgs = None, imports: Import = None) -> None:
     """Draw what a recipe does and when, with its variables as they come out."""
     with outcome():
         from trainwright.recipes.language.reading import read_recipe
         from trainwright.recipes.language.timeline import draw
 
+        import_files(imports)
         recipe = read_recipe(file, recipe_args)
         width = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
         lines = [
@@ -44,12 +45,13 @@ def show(file: RecipeFile, recipe_args: RecipeArgs = None) -> None:
 
 
 @recipe_app.command("check")
-def check(file: RecipeFile, recipe_args: RecipeArgs = None) -> None:
+def check(file: RecipeFile, recipe_args: RecipeArgs = None, imports: Import = None) -> None:
     """Read a recipe and make its modifiers, without a model; exit code 2 and the line where something is wrong."""
     with outcome():
         from trainwright.recipes.building import build_modifiers
         from trainwright.recipes.language.reading import read_recipe
 
+        import_files(imports)
         recipe = read_recipe(file, recipe_args)
         built = build_modifiers(recipe)
         typer.echo(f"{file} is good: {_count(len(built), 'modifier')}, {_count(recipe.max_epochs, 'epoch')}.")
@@ -72,11 +74,13 @@ def apply(
         typer.Option(help="my_file.py:function that returns batches: for ranges of activations, and for gradients."),
     ] = None,
     trust: Trust = False,
+    imports: Import = None,
 ) -> None:
     """Apply a recipe to saved weights without training: prune, quantize, take layers out; DIR stays as it is."""
     with outcome():
         from trainwright.experiment.applying import apply as apply_recipe
 
+        import_files(imports)
         if not source.is_dir():
             raise ConfigError(f"{source} is no folder.")
         done = apply_recipe(file, source, output, recipe_args=recipe_args, model=model, data=data, trust=trust)

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from trainwright.config.errors import ConfigError
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from importlib.metadata import Distribution, EntryPoint
+
+
+#: Folders on Python's path because a file in them was named, and not because packages are installed there.
+OPENED: set[str] = set()
 
 
 @cache
 def offered(group: str) -> dict[str, list[EntryPoint]]:
     """Read the names in a group of entry points; no package is imported by that."""
     # It takes some milliseconds to import, and most runs name nothing but ours.
-    from importlib.metadata import entry_points
+    from importlib.metadata import distributions
 
     found: dict[str, list[EntryPoint]] = {}
-    for point in entry_points(group=group):
-        found.setdefault(point.name, []).append(point)
+    # Not in folders that were opened for a user's file: what merely lies beside it was not installed by anybody.
+    installed: dict[str, Distribution] = {}
+    for distribution in distributions(path=[folder for folder in sys.path if folder not in OPENED]):
+        # Of two with one name Python imports the first.
+        installed.setdefault(str(distribution.name).lower().replace("_", "-"), distribution)
+    for distribution in installed.values():
+        for point in distribution.entry_points.select(group=group):
+            found.setdefault(point.name, []).append(point)
     return found
 
 

@@ -23,6 +23,8 @@ from trainwright.config.warnings import warn
 
 _REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_][\w.]*)")
 
+_NAME = re.compile(r"[A-Za-z0-9][\w.+/-]*")
+
 _LONGEST_NAME = 200
 
 #: Kind -> the group of entry points by which an installed package adds to it.
@@ -56,12 +58,13 @@ def register(kind: str, name: str) -> Callable[[Any], Any]:
     True
     """
     _refuse_unknown_kind(kind)
-    if not isinstance(name, str) or not name:
-        raise ConfigError(f"register({kind!r}, {name!r}): the name must be text.")
+    _refuse_unreachable(kind, name)
     if name in SHIPPED[kind]:
         raise ConfigError(f"register({kind!r}, {name!r}): trainwright has one of that name: choose another.")
 
     def add(thing: object) -> Any:
+        if not callable(thing) and kind not in ("dataset", "tracker"):
+            raise ConfigError(f"register({kind!r}, {name!r}): it must be a class or a function, and is {thing!r}.")
         before = _REGISTERED[kind].get(name, thing)
         if before is not thing and _origin(before) != _origin(thing):
             raise ConfigError(
@@ -88,6 +91,11 @@ def is_registered(kind: str, name: object) -> bool:
     return isinstance(name, str) and (name in SHIPPED[kind] or name in _REGISTERED[kind] or name in _installed(kind))
 
 
+def is_shipped(kind: str, name: str) -> bool:
+    """Return True for one of ours."""
+    return name in SHIPPED[kind]
+
+
 def check_name(kind: str, name: Any, what: str, also: Iterable[str] = ()) -> None:
     """Refuse a name that is neither registered nor among ``also``; ``what`` is the argument that it was given to.
 
@@ -99,7 +107,7 @@ def check_name(kind: str, name: Any, what: str, also: Iterable[str] = ()) -> Non
         known = [*also, *registered(kind)]
         raise ConfigError(
             f"{what}: there is no {kind} {name!r}{suggestion(name, known)}; choose one of {', '.join(known)}, "
-            "or register your own (docs/by-name.md)."
+            "or register your own (docs/by-name.md); one that a file registers needs --import on the command line."
         )
 
 
@@ -112,6 +120,15 @@ def find(kind: str, name: str, what: str) -> Any:
         module, _, attribute = SHIPPED[kind][name].partition(":")
         return getattr(importlib.import_module(module), attribute)
     return entry_points.load(KINDS[kind], name, what)
+
+
+def _refuse_unreachable(kind: str, name: object) -> None:
+    """A name that nobody could write where it is looked for."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(f"register({kind!r}, {name!r}): a name is letters and digits, then also any of . _ + - /")
+    means_more = {"tracker": name in ("none", "all"), "strategy": name.endswith(("-amp", "-bf16", "-fp16"))}
+    if means_more.get(kind, False) or split_reference(name) is not None:
+        raise ConfigError(f"register({kind!r}, {name!r}): that means something else there: choose another name.")
 
 
 def _refuse_unknown_kind(kind: str) -> None:
@@ -178,6 +195,7 @@ def import_file(file: str | Path, what: str = "this") -> ModuleType:
     assert spec.loader is not None
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
+        entry_points.OPENED.add(str(path.parent))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

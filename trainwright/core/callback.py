@@ -44,6 +44,7 @@ from typing import Any
 
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.origin import class_if_imported
+from trainwright.config.registry import find
 from trainwright.core.state import TrainerControl, TrainerState
 
 logger = logging.getLogger("trainwright")
@@ -205,7 +206,9 @@ class CallbackHandler:
         return self.call_event(event, args, state, control, **dict(zip(names, values, strict=True)), **named)
 
     def add_callback(self, callback: Any, *, first: bool = False) -> None:
-        """Add an instance, or an instance of a class given; ``first`` for one that hears events before the others."""
+        """Add an instance, or one of a class or registered name; ``first`` where it hears events before the others."""
+        if isinstance(callback, str):
+            callback = find("callback", callback, "callbacks")
         added = callback() if isinstance(callback, type) else callback
         may_repeat = getattr(added, "may_repeat", False)
         if not may_repeat and any(type(existing) is type(added) for existing in self.callbacks):

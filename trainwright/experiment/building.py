@@ -21,7 +21,7 @@ from trainwright.config.registry import find, load_object, split_reference
 from trainwright.config.seq2seq import Seq2SeqTrainingArguments
 from trainwright.core.modifier import Modifier
 from trainwright.engines.torch.randomness import set_seed
-from trainwright.experiment.sources import BUILT_IN, eval_split, first, hold_out, load_rows, resolve
+from trainwright.experiment.sources import BUILT_IN, as_dataset, eval_split, first, hold_out, load_rows, resolve
 from trainwright.experiment.tasks import task_kit, task_name
 from trainwright.experiment.tasks.base import Given, Prepared
 from trainwright.experiment.unused import unused_keys
@@ -164,13 +164,19 @@ def without_training(args: TrainingArguments) -> TrainingArguments:
     return dataclasses.replace(args, **off)
 
 
+def rows_of(loaded: Loaded, part: str, **chosen: Any) -> Any:
+    """Rows as tasks take them, with columns; a model of one's own gets what one's code gives."""
+    rows = load_rows(loaded, part, **chosen)
+    return as_dataset(rows) if isinstance(rows, (list, tuple, dict)) and task_name(loaded) != "own" else rows
+
+
 def training_rows(loaded: Loaded, args: TrainingArguments) -> tuple[Any, Any]:
     """(train, evaluation or None)."""
     data = loaded.experiment.data
-    train = load_rows(loaded, "train")
+    train = rows_of(loaded, "train")
     evaluation = None
     if data.eval is not None:
-        evaluation = load_rows(loaded, "eval")
+        evaluation = rows_of(loaded, "eval")
     elif data.holdout is not None or data.train in BUILT_IN:
         share = data.holdout if data.holdout is not None else _HOLDOUT
         if not 0 < share < 1:
@@ -180,7 +186,7 @@ def training_rows(loaded: Loaded, args: TrainingArguments) -> tuple[Any, Any]:
         except ValueError as error:
             raise loaded.error(("data", "holdout"), str(error)) from None
     elif (split := eval_split(loaded)) is not None:
-        evaluation = load_rows(loaded, "train", split=split)
+        evaluation = rows_of(loaded, "train", split=split)
     return first(train, data.limit_train), first(evaluation, data.limit_eval) if evaluation is not None else None
 
 

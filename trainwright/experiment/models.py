@@ -13,7 +13,7 @@ from trainwright.config.loading import Loaded
 from trainwright.config.options import fitting_options
 from trainwright.config.origin import OURS, library_of
 from trainwright.config.refused_versions import refuse_unsafe_transformers
-from trainwright.config.registry import find, is_registered, load_object, registered, split_reference
+from trainwright.config.registry import find, is_registered, load_object, registered, split_reference, suggestion
 from trainwright.experiment.sources import resolve
 
 _ARCHITECTURES = {
@@ -99,7 +99,8 @@ def build_pretrained(loaded: Loaded, auto_class: str, trained: str | None = None
             return auto.from_pretrained(name, **options)
         return auto.from_config(library.AutoConfig.from_pretrained(name, **options))
     except (OSError, ValueError, TypeError) as error:
-        raise loaded.error(("model", "name"), _first_line(error)) from error
+        near = suggestion(section.name, registered("model"))
+        raise loaded.error(("model", "name"), f"{_first_line(error)}{near}") from error
 
 
 def limit_length(given: Any, facts: dict[str, Any], model: nn.Module, tokenizer: Any) -> None:

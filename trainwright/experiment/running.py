@@ -19,8 +19,8 @@ from trainwright.config.loading import Loaded, load_experiment
 from trainwright.config.origin import OURS, library_running
 from trainwright.config.secrets import redacted_values
 from trainwright.core.errors import MissingMetricError, NotSavedError
-from trainwright.experiment.building import Built, build, build_trained, run_folder, training_rows
-from trainwright.experiment.sources import columns_of, load_rows
+from trainwright.experiment.building import Built, build, build_trained, rows_of, run_folder, training_rows
+from trainwright.experiment.sources import columns_of
 from trainwright.experiment.stored import (
     EXPERIMENT,
     changed_files,
@@ -57,14 +57,15 @@ def train(loaded: Loaded, *, fresh: bool = False, say: Say = print) -> Trained:
     folder = run_folder(loaded)
     place = rank_from_environment()
     is_first = place.rank == 0
-    if fresh:
-        if place.world_size > 1:
-            # The others would not know whether they look before or after it.
-            raise ConfigError("--fresh cannot be used with several processes: move the earlier run away first.")
-        _set_aside(folder, say)
+    if fresh and place.world_size > 1:
+        # The others would not know whether they look before or after it.
+        raise ConfigError("--fresh cannot be used with several processes: move the earlier run away first.")
     refuse_unwritable(folder)
-    facts = _facts_to_go_on_with(loaded, folder, say if is_first else lambda text: None)
+    facts = None if fresh else _facts_to_go_on_with(loaded, folder, say if is_first else lambda text: None)
     built = build(loaded, facts=facts, **_defaults(loaded))
+    if fresh:
+        # Once everything is known to fit: a mistake leaves the earlier run where it is.
+        _set_aside(folder, say)
     _refuse_other_samples(built, folder)
     for note in built.prepared.notes if is_first else []:
         say(f"{built.task}: {note}")
@@ -258,9 +259,9 @@ def _new_data(built: Built, name: str | None) -> Any:
     """The rows named on the command line, else those for testing, else those that training was judged by."""
     loaded, given = built.loaded, built.loaded.experiment.data
     if name is not None:
-        return load_rows(loaded, "test", name=name)
+        return rows_of(loaded, "test", name=name)
     if given.test is not None:
-        return load_rows(loaded, "test")
+        return rows_of(loaded, "test")
     evaluation = training_rows(loaded, built.args)[1]
     if evaluation is None:
         raise ConfigError(

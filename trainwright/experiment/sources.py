@@ -16,12 +16,13 @@ from typing import Any
 from trainwright.config.errors import ConfigError
 from trainwright.config.extras import install, is_installed
 from trainwright.config.loading import Loaded
+from trainwright.config.options import fitting_options
 from trainwright.config.origin import class_if_imported
-from trainwright.config.registry import find, is_registered, load_object, split_reference
+from trainwright.config.registry import find, is_registered, load_object, registered, split_reference, suggestion
 from trainwright.config.shipped import SHIPPED
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.config.yaml12 import Place
-from trainwright.experiment.tables import OWN_READERS, read_table
+from trainwright.experiment.tables import OWN_READERS, Table, read_table
 
 _READERS = {
     ".csv": "csv",
@@ -78,7 +79,7 @@ def load_rows(loaded: Loaded, part: str, *, name: str | None = None, split: str 
         raise
     except Exception as error:
         # Anything: many readers, each with errors of its own.
-        problem = f"{wanted!r} cannot be read: {_reason(error)}"
+        problem = f"{wanted!r} cannot be read: {_reason(error)}{suggestion(wanted, registered('dataset'))}"
         raise ConfigError(f"command line: --data {problem}") if name else loaded.error(place, problem) from error
 
 
@@ -104,10 +105,27 @@ def named_here(name: str) -> str:
 def _called(thing: object, options: dict[str, Any]) -> Any:
     """A function or class is called with ``data.options``; anything else is the data."""
     if inspect.isclass(thing) or inspect.isfunction(thing) or inspect.isbuiltin(thing):
+        try:
+            options = fitting_options(thing, options)
+        except ValueError as error:
+            raise ConfigError(f"data.options: {error}") from None
         return thing(**options)
     if options:
         raise ConfigError("data.options is for a function or class; this is an object already.")
     return thing
+
+
+def as_dataset(rows: Any) -> Any:
+    """Rows that somebody's code gave, with columns: a list of dicts with the same keys, or a dict of lists."""
+    if isinstance(rows, (list, tuple)) and rows and all(isinstance(row, dict) for row in rows):
+        names = rows[0].keys()
+        if any(row.keys() != names for row in rows):
+            raise ConfigError("The rows of the data do not all have the same columns.")
+        rows = {name: [row[name] for row in rows] for name in names}
+    if not (isinstance(rows, dict) and rows and all(isinstance(column, (list, tuple)) for column in rows.values())):
+        return rows
+    columns = {str(name): list(column) for name, column in rows.items()}
+    return _library().Dataset.from_dict(columns) if is_installed("datasets") else Table(columns)
 
 
 def _read(name: str, options: dict[str, Any], split: str) -> Any:

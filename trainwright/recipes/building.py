@@ -62,4 +62,7 @@ def arguments_of(cls: type[Modifier]) -> dict[str, inspect.Parameter]:
 
 def modifier_class(kind: str) -> type[Modifier]:
     """The class that a recipe calls ``kind``."""
-    return find("modifier", kind, "recipe")
+    found = find("modifier", kind, "recipe")
+    if not (isinstance(found, type) and issubclass(found, Modifier)):
+        raise ConfigError(f"recipe: {kind} is {found!r}, which is no subclass of trainwright.Modifier.")
+    return found

@@ -156,6 +156,8 @@ def create_training_tools(run: TrainingRun, max_steps: int) -> None:
     refuse_what_the_engine_lacks(setup)
     setup.model_wrapped = setup.engine.weights.take_optimizer(setup.model_wrapped, setup.optimizer)
     setup.engine.attach(setup.model_wrapped, setup.optimizer, setup.lr_scheduler)
+    # Of a step that somebody took by hand.
+    setup.engine.clear_gradients()
     setup.callbacks.call_before_looking(setup.engine.show_weights if setup.engine.hides_weights else None)
     setup.callbacks.pop_callback(EpochScheduleCallback)
     if isinstance(setup.lr_scheduler, JointSchedule) and setup.lr_scheduler.moves_by_epoch:

@@ -54,12 +54,14 @@ class AllFields(
 
 TOPICS = AllFields.__bases__
 
-_NATIVE = frozenset((*NativeFields.__dataclass_fields__, *SurvivalFields.__dataclass_fields__))
+NATIVE = frozenset((*NativeFields.__dataclass_fields__, *SurvivalFields.__dataclass_fields__))
 
 
 def is_ours(args: Any, name: str) -> bool:
     """False where a user's subclass has taken one of our native names (say ``engine``) for a field of its own."""
-    return name not in _NATIVE or type(args).__dataclass_fields__[name] is AllFields.__dataclass_fields__[name]
+    if name not in NATIVE or isinstance(args, _View):
+        return True
+    return type(args).__dataclass_fields__[name] is AllFields.__dataclass_fields__[name]
 
 
 def ours(args: Any) -> TrainingArguments:
@@ -79,7 +81,7 @@ def ours(args: Any) -> TrainingArguments:
 @cache
 def _has_all_names(kind: type) -> bool:
     fields = getattr(kind, "__dataclass_fields__", {})
-    return all(fields.get(name) is AllFields.__dataclass_fields__[name] for name in _NATIVE)
+    return all(fields.get(name) is AllFields.__dataclass_fields__[name] for name in NATIVE)
 
 
 class _View:
@@ -92,7 +94,7 @@ class _View:
         args = self.__dict__["_args"]
         known = getattr(type(args), "__dataclass_fields__", {}).get(name)
         spec = AllFields.__dataclass_fields__.get(name)
-        if name not in _NATIVE or spec is None or known is spec or (known is None and hasattr(args, name)):
+        if name not in NATIVE or spec is None or known is spec or (known is None and hasattr(args, name)):
             return getattr(args, name)
         return spec.default if spec.default is not MISSING else cast(Any, spec.default_factory)()
 
@@ -100,4 +102,4 @@ class _View:
         setattr(self.__dict__["_args"], name, value)
 
 
-__all__ = ["TOPICS", "AllFields", "is_ours", "ours"]
+__all__ = ["NATIVE", "TOPICS", "AllFields", "is_ours", "ours"]

@@ -8,7 +8,7 @@ for other packages are in ``optim_extra``. An option that an optimizer does not 
 import inspect
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.coerce import plain_value
-from trainwright.config.registry import find
+from trainwright.config.registry import find, is_shipped
 from trainwright.engines.torch import optim_extra, optim_own
 
 logger = logging.getLogger(__name__)
@@ -91,6 +91,7 @@ class Request:
     model: nn.Module | None
     options: dict[str, Any] = field(default_factory=dict)
     total_steps: int | None = None
+    was_asked_for_options: bool = False
 
     @property
     def name(self) -> str:
@@ -104,6 +105,7 @@ class Request:
 
     def take(self, *known: str) -> dict[str, Any]:
         """The given options among ``known``; any other is refused."""
+        self.was_asked_for_options = True
         for key in self.options:
             if key in _RUN_OWNED and key not in known:
                 raise ValueError(f"optim_args: set `{key}` through {_RUN_OWNED[key]} instead.")
@@ -240,7 +242,23 @@ def optimizer_class_and_kwargs(
     """
     request = Request(args, model, parse_optim_args(args.optim_args), total_steps)
     found = find("optimizer", request.name, "optim")
-    return of_class(found, request) if isinstance(found, type) else found(request)
+    if isinstance(found, type):
+        return of_class(found, request)
+    return _of_function(found, request) if not is_shipped("optimizer", request.name) else found(request)
+
+
+def _of_function(function: Callable[[Request], ClassAndKwargs], request: Request) -> ClassAndKwargs:
+    """An optimizer that is registered as a function; what it says nothing about is the run's, or refused."""
+    given = function(request)
+    if not (isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], dict)):
+        raise ValueError(
+            f"optim={request.name!r} is a function, and must return a class and a dict of its arguments; it returned "
+            f"{given!r}."
+        )
+    if not request.was_asked_for_options:
+        request.take(*given[1])
+    cls, kwargs = given
+    return cls, {"lr": request.args.learning_rate, **kwargs}
 
 
 def build_optimizer(

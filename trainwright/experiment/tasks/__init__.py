@@ -34,4 +34,8 @@ def task_name(loaded: Loaded) -> str:
 
 def task_kit(name: str) -> TaskKit:
     """What does the work of a task."""
-    return find("task", name, "model.task")()
+    kit = find("task", name, "model.task")()
+    lacking = [method for method in ("defaults", "prepare") if not callable(getattr(kit, method, None))]
+    if lacking:
+        raise ConfigError(f"model.task: {name!r} makes a {type(kit).__name__}, which lacks {' and '.join(lacking)}.")
+    return kit
