@@ -440,7 +440,5 @@ def test_rows_of_ones_own_are_a_table(tmp_path: Path, monkeypatch: pytest.Monkey
     assert train(load_experiment(tmp_path / "e.yaml"), say=lambda line: None).steps == 2
     again = (tmp_path / "e.yaml").read_text().replace("holdout", "options: {cont: 1}, holdout")
     (tmp_path / "e.yaml").write_text(again)
-        (tmp_path / "e.yaml").read_text().replace("holdout", "options: {cont: 1}, holdout")
-    )
     with pytest.raises(ConfigError, match=r"data.options: there is no option 'cont'"):
         train(load_experiment(tmp_path / "e.yaml"), fresh=True, say=lambda line: None)
