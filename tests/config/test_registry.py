@@ -442,3 +442,41 @@ def test_rows_of_ones_own_are_a_table(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "e.yaml").write_text(again)
     with pytest.raises(ConfigError, match=r"data.options: there is no option 'cont'"):
         train(load_experiment(tmp_path / "e.yaml"), fresh=True, say=lambda line: None)
+
+
+def test_a_file_of_the_users_comes_before_what_a_package_offers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = {"trainwright.datasets": {"rows.csv": "shadow_rows:never"}}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.csv").write_text("size,price\n" + "".join(f"{i},{2 * i}\n" for i in range(12)))
+    (tmp_path / "e.yaml").write_text(
+        "model: {name: mlp, task: tabular-regression}\ndata: {train: rows.csv, target: price}\n"
+        "training: {max_steps: 1, use_cpu: true}\n"
+    )
+    with installed(tmp_path, "shadow-tools", {"shadow_rows": "raise RuntimeError('it ran')"}, points):
+        assert train(load_experiment(tmp_path / "e.yaml"), say=lambda line: None).steps == 1
+
+
+def test_a_package_that_wants_to_end_the_program_does_not(tmp_path: Path, make_args: MakeArgs) -> None:
+    points = {"trainwright.optimizers": {"leaving-adam": "leaving:Adam", "\x1b[31mred": "leaving:Adam"}}
+    with installed(tmp_path, "leaving-tools", {"leaving": "raise SystemExit(0)"}, points):
+        assert "leaving-adam" in registered("optimizer")
+        assert not any("\x1b" in name for name in registered("optimizer"))
+        with pytest.raises(
+            ConfigError, match=r"leaving-tools 1\.0 as leaving:Adam, which cannot be loaded: SystemExit"
+        ):
+            Trainer(Plain(), make_args(optim="leaving-adam"), train_dataset=classification_rows(4)).train()
+
+
+def test_another_optimizer_of_the_same_name_does_not_take_up_the_state(make_args: MakeArgs) -> None:
+    options: dict[str, Any] = {"optim": "mine-again", "save_steps": 1, "save_strategy": "steps"}
+    for base, steps in ((torch.optim.AdamW, 1), (torch.optim.SGD, 2)):
+        mine = type("Mine", (base,), {"__module__": __name__, "__qualname__": "Mine"})
+        register("optimizer", "mine-again")(mine)
+        trainer = Trainer(Plain(), make_args(max_steps=steps, **options), train_dataset=classification_rows(8))
+        if base is torch.optim.AdamW:
+            trainer.train()
+            continue
+        with pytest.raises(ValueError, match=r"checkpoint's Mine was another optimizer, with .*betas, .*eps"):
+            trainer.train(resume_from_checkpoint=True)

@@ -216,3 +216,33 @@ def test_gradients_that_were_there_before_do_not_go_into_the_first_update(tmp_pa
         trainer.train()
         ended.append([parameter.detach().clone() for parameter in trainer.model.parameters()])
     assert all(torch.equal(*pair) for pair in zip(*ended, strict=True))
+
+
+def test_a_training_within_a_training_is_refused(tmp_path: Path) -> None:
+    class Nested(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            trainer.train()
+
+    trainer = build(tmp_path, Net())
+    trainer.add_callback(Nested())
+    with pytest.raises(ValueError, match="This Trainer is training"):
+        trainer.train()
+    trainer.remove_callback(Nested)
+    assert trainer.train().global_step == 6
+
+
+def test_a_run_that_went_back_keeps_its_clock(tmp_path: Path) -> None:
+    """What is due by the time was last done by that clock: with a new one it would wait for as long again."""
+    began = []
+
+    class Look(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            assert trainer._run is not None
+            began.append((state.global_step, trainer._run.clock_began))
+
+    trainer = build(tmp_path, Net(), bad=14)
+    trainer.add_callback(Look())
+    trainer.train()
+    steps = [step for step, _ in began]
+    assert steps != sorted(set(steps))
+    assert len({clock for _, clock in began}) == 1

@@ -169,7 +169,8 @@ def delete_folder(folder: Path) -> None:
 
 def discard(folder: Path) -> None:
     """Remove a folder of ours if it is there; a link is removed, never followed."""
-    if folder.is_symlink():
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        # A pipe of that name would be waited for.
         folder.unlink()
     elif folder.exists():
         shutil.rmtree(folder, ignore_errors=True)

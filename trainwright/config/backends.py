@@ -65,6 +65,8 @@ def split_name(name: str) -> tuple[str, str | None]:
     >>> split_name("sp-bf16")
     ('sp', 'bf16')
     """
+    if not isinstance(name, str):
+        raise ValueError(f"backend={name!r} must be a name; an object of your own goes to Trainer(backend=...).")
     way, _, ending = name.rpartition("-")
     precision = ending if way and ending in PRECISIONS else None
     way = name if precision is None else way

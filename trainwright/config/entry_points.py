@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -11,6 +13,11 @@ from trainwright.config.errors import ConfigError
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
 
+
+logger = logging.getLogger("trainwright")
+
+#: Names that can be shown as they are.
+_NAME = re.compile(r"[A-Za-z0-9][\w.+/ -]*")
 
 #: Folders on Python's path because a file in them was named, and not because packages are installed there.
 OPENED: set[str] = set()
@@ -29,14 +36,26 @@ def offered(group: str) -> dict[str, list[EntryPoint]]:
         # Of two with one name Python imports the first.
         installed.setdefault(str(distribution.name).lower().replace("_", "-"), distribution)
     for distribution in installed.values():
-        for point in distribution.entry_points.select(group=group):
-            found.setdefault(point.name, []).append(point)
+        for point in _points_of(distribution, group):
+            if _NAME.fullmatch(point.name):
+                found.setdefault(point.name, []).append(point)
     return found
+
+
+def _points_of(distribution: Distribution, group: str) -> list[EntryPoint]:
+    try:
+        return list(distribution.entry_points.select(group=group))
+    except Exception as error:
+        # Anybody's file: that of one package does not keep the others from being found.
+        logger.warning("What the package %s offers cannot be read: %s.", distribution.name, error)
+        return []
 
 
 def package_of(point: EntryPoint) -> str:
     """Name the installed package that an entry point belongs to."""
-    return "an installed package" if point.dist is None else f"the package {point.dist.name} {point.dist.version}"
+    if point.dist is None or not point.dist.name:
+        return "an installed package"
+    return f"the package {point.dist.name} {point.dist.version}"
 
 
 def load(group: str, name: str, what: str) -> Any:
@@ -45,9 +64,10 @@ def load(group: str, name: str, what: str) -> Any:
     if len({point.value for point in points}) > 1:
         packages = " and ".join(package_of(point) for point in points)
         raise ConfigError(f"{what}: {name!r} is offered by {packages}: uninstall one of them.")
+    logger.info("%s: %r is %s of %s.", what, name, points[0].value, package_of(points[0]))
     try:
         return points[0].load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Anything: importing a package runs it.
         raise ConfigError(
             f"{what}: {name!r} is offered by {package_of(points[0])} as {points[0].value}, which cannot be loaded: "

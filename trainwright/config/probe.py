@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from trainwright.config.fields import AllFields
-
+from trainwright.config.fields import AllFields, ours
 
 _PROBES = {
     "torch": "trainwright.engines.torch.probe:TorchProbe",
@@ -51,7 +49,7 @@ class DeviceProbe(Protocol):
 
 def probe_for(args: AllFields) -> DeviceProbe:
     """The probe of the engine these arguments name; imported on first use."""
-    engine = getattr(args, "engine", "torch")
+    engine = ours(args).engine
     return _load(engine if engine in _PROBES else "torch")
 
 

@@ -86,9 +86,14 @@ def registered(kind: str) -> list[str]:
     return list(dict.fromkeys((*SHIPPED[kind], *_REGISTERED[kind], *_installed(kind))))
 
 
-def is_registered(kind: str, name: object) -> bool:
-    """Return True for a name of this kind; entry points are read only where the name is not known without them."""
-    return isinstance(name, str) and (name in SHIPPED[kind] or name in _REGISTERED[kind] or name in _installed(kind))
+def is_registered(kind: str, name: object, *, installed: bool = True) -> bool:
+    """Return True for a name of this kind; entry points are read only where the name is not known without them.
+
+    ``installed=False`` leaves out what packages offer.
+    """
+    if not isinstance(name, str):
+        return False
+    return name in SHIPPED[kind] or name in _REGISTERED[kind] or (installed and name in _installed(kind))
 
 
 def is_shipped(kind: str, name: str) -> bool:

@@ -34,12 +34,18 @@ def replacing(path: Path, *, forced: bool = False, by_several: bool = False) -> 
     """
     draft = draft_of(path, by_several=by_several)
     draft.unlink(missing_ok=True)
-    with draft.open("xb") as file:
-        yield file
-        if forced:
-            file.flush()
-            fsync_file(file.fileno())
-    os.replace(draft, path)
+    try:
+        with draft.open("xb") as file:
+            yield file
+            if forced:
+                file.flush()
+                fsync_file(file.fileno())
+        os.replace(draft, path)
+    except BaseException:
+        # Nobody would come for it.
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
     if forced:
         sync_folder(path.parent)
 

@@ -13,8 +13,8 @@ from trainwright.config.loading import Loaded
 from trainwright.config.options import fitting_options
 from trainwright.config.origin import OURS, library_of
 from trainwright.config.refused_versions import refuse_unsafe_transformers
-from trainwright.config.registry import find, is_registered, load_object, registered, split_reference, suggestion
-from trainwright.experiment.sources import resolve
+from trainwright.config.registry import find, load_object, registered, split_reference, suggestion
+from trainwright.experiment.sources import is_by_name, resolve
 
 _ARCHITECTURES = {
     "ForSequenceClassification": "text-classification",
@@ -28,7 +28,7 @@ _ARCHITECTURES = {
 def is_local(loaded: Loaded) -> bool:
     """Whether the model is a class that this process has, and not one of transformers by name."""
     name = loaded.experiment.model.name
-    return split_reference(name) is not None or is_registered("model", name)
+    return split_reference(name) is not None or is_by_name(loaded, "model", ("model", "name"), name)
 
 
 def build_local(loaded: Loaded, **sizes: object) -> nn.Module:
@@ -36,7 +36,7 @@ def build_local(loaded: Loaded, **sizes: object) -> nn.Module:
     section = loaded.experiment.model
     if split_reference(section.name) is not None:
         make: Any = load_object(resolve(loaded, ("model", "name"), section.name), "model.name")
-    elif is_registered("model", section.name):
+    elif is_by_name(loaded, "model", ("model", "name"), section.name):
         make = find("model", section.name, f"{loaded.where(('model', 'name'))}: model.name")
     else:
         known = ", ".join(sorted(registered("model")))

@@ -55,6 +55,14 @@ def resolve(loaded: Loaded, place: Place, name: str) -> str:
     return name
 
 
+def is_by_name(loaded: Loaded, kind: str, place: Place, name: str, *, here: bool = False) -> bool:
+    """Whether ``name`` is that of something registered; what a package offers gives way to a file of that name."""
+    if is_registered(kind, name, installed=False):
+        return True
+    path = (Path.cwd() if here else loaded.base_folder(place)) / Path(name).expanduser()
+    return not path.exists() and not glob.glob(str(path)) and is_registered(kind, name)
+
+
 def load_rows(loaded: Loaded, part: str, *, name: str | None = None, split: str | None = None) -> Any:
     """The rows that ``data.<part>`` (or ``name``) stands for: a dataset, or whatever the user's code gives."""
     place: Place = ("data", part)
@@ -62,7 +70,7 @@ def load_rows(loaded: Loaded, part: str, *, name: str | None = None, split: str 
     if not wanted:
         raise ConfigError("command line: --data is empty.")
     options = loaded.experiment.data.options
-    if is_registered("dataset", wanted):
+    if is_by_name(loaded, "dataset", place, wanted, here=name is not None):
         made = find("dataset", wanted, f"data.{part}")
         # Ours take no options; `unused.py` says so where some are given.
         return _called(made, {} if wanted in BUILT_IN else options)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from trainwright.checkpoint.directory import PREVIOUS
 from trainwright.checkpoint.interchange.continuing import PresentOptimizer, with_names
@@ -103,6 +104,7 @@ def load_tools(run: TrainingRun, tensors: dict[str, Tensor], rest: dict[str, Any
         for number, entries in optimizer["state"].items()
         if isinstance(entries, dict) and IN_TRAINING in entries
     }
+    _refuse_other_options(optimizer["param_groups"], setup.optimizer)
     _compare_groups(optimizer["param_groups"], setup.optimizer.param_groups)
     # A setting that could not be saved, or that a newer torch has added, is the one of now.
     present = [{k: v for k, v in group.items() if k != "params"} for group in setup.optimizer.param_groups]
@@ -233,6 +235,22 @@ def found_again(best: str | None, checkpoint: Path) -> str | None:
         logger.warning("The best model so far was in %s, which is not there: the next best one is kept.", best)
         return None
     return str(found)
+
+
+#: Options of nearly every optimizer, and what schedules and others write beside them.
+_COMMON = {"params", "lr", "initial_lr", "weight_decay", "maximize", "foreach", "capturable", "differentiable", "fused"}
+_COMMON |= {"param_names", "decoupled_weight_decay"}
+
+
+def _refuse_other_options(saved: list[dict[str, Any]], optimizer: Optimizer) -> None:
+    """A class that is called as before, and is another: none of the options that its state was made with is known."""
+    were = {name for group in saved for name in group} - _COMMON
+    are = {*optimizer.defaults, *(name for group in optimizer.param_groups for name in group)} - _COMMON
+    if were and are and not were & are:
+        raise ValueError(
+            f"The checkpoint's {type(optimizer).__name__} was another optimizer, with {', '.join(sorted(were))} in "
+            f"place of {', '.join(sorted(are))}: this one cannot go on with its state. {_NEW_RUN}"
+        )
 
 
 def _refuse_other_tools(saved: dict[str, str], now: dict[str, str]) -> None:

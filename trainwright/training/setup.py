@@ -12,7 +12,7 @@ from trainwright.checkpoint.delivery import CheckpointDelivery
 from trainwright.checkpoint.writer_group import WriterGroup
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.backends import ProcessRank
-from trainwright.config.fields import ours
+from trainwright.config.fields import ours, say_which_names_are_taken
 from trainwright.core.backend import Backend
 from trainwright.core.callback import CallbackHandler
 from trainwright.core.engine import Engine, Portion
@@ -165,6 +165,7 @@ class Setup:
     def take_arguments(self, args: TrainingArguments) -> None:
         """Go by other arguments from now on."""
         self.given_args, self.args = args, ours(args)
+        say_which_names_are_taken(type(args))
 
     def fire(self, event: str, **kwargs: object) -> None:
         """Tell the listeners of ``event``; they may set switches on the control."""

@@ -190,7 +190,8 @@ def hear_others(run: TrainingRun, sums: list[int]) -> None:
 def agree_on_the_time(run: TrainingRun) -> None:
     """Let what is due by the clock be due by that of the first process, as all heard it before the step."""
     setup = run.setup
-    run.clock_began, run.agreed_seconds, run.heard = time.monotonic(), 0.0, Told()
+    # A run that goes back to a checkpoint keeps its clock: what was last done was done by that.
+    run.clock_began, run.heard = run.clock_began or time.monotonic(), Told()
     for callback in setup.callbacks.callbacks:
         if isinstance(callback, DefaultFlowCallback):
             callback.clock = seconds if setup.engine.is_alone else lambda: run.agreed_seconds

@@ -39,6 +39,8 @@ logger = logging.getLogger("trainwright")
 
 def new_run(setup: Setup, trial: object, ignored_outputs: list[str] | None) -> TrainingRun:
     """A run that has not begun: its own events, its own writer."""
+    if setup.run is not None:
+        raise ValueError("This Trainer is training: train() in a callback of its own needs another Trainer.")
     require_model(setup)
     setup.memory.start("train")
     seed_everything(setup)

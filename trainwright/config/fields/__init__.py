@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from argparse import SUPPRESS
 from dataclasses import MISSING, dataclass, field
 from functools import cache
@@ -84,6 +85,21 @@ def _has_all_names(kind: type) -> bool:
     return all(fields.get(name) is AllFields.__dataclass_fields__[name] for name in NATIVE)
 
 
+@cache
+def say_which_names_are_taken(kind: type) -> None:
+    """Once for each class, in case that somebody only meant to change a default."""
+    known = getattr(kind, "__dataclass_fields__", {})
+    taken = [
+        name for name in sorted(NATIVE) if name in known and known[name] is not AllFields.__dataclass_fields__[name]
+    ]
+    if taken:
+        logging.getLogger("trainwright").warning(
+            "%s has fields of its own called %s: trainwright's arguments of these names keep their defaults.",
+            kind.__name__,
+            ", ".join(taken),
+        )
+
+
 class _View:
     """Somebody's arguments, seen with our native names."""
 
@@ -102,4 +118,4 @@ class _View:
         setattr(self.__dict__["_args"], name, value)
 
 
-__all__ = ["NATIVE", "TOPICS", "AllFields", "is_ours", "ours"]
+__all__ = ["NATIVE", "TOPICS", "AllFields", "is_ours", "ours", "say_which_names_are_taken"]
