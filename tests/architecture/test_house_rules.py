@@ -108,3 +108,34 @@ def test_layers_hold() -> None:
     command = [str(Path(sys.executable).with_name("lint-imports"))]
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert result.returncode == 0, result.stdout[-3000:]
+
+
+WITHOUT_EXTRAS = """
+import importlib, pkgutil, sys
+import trainwright
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {extras!r}:
+            raise ModuleNotFoundError(name, name=name)
+
+sys.meta_path.insert(0, Missing())
+for module in pkgutil.walk_packages(trainwright.__path__, "trainwright."):
+    if not module.name.startswith({apart!r}) and not module.name.endswith("__main__"):
+        try:
+            importlib.import_module(module.name)
+        except ImportError as error:
+            print(module.name)
+"""
+
+
+def test_every_module_but_two_can_be_imported_without_optional_packages() -> None:
+    """Somebody who uses one door does not need what another one needs."""
+    extras = {"compressed_tensors", "torchao", "onnx", "onnxruntime", "onnxscript", "datasets", "transformers", "peft"}
+    extras |= {"accelerate", "evaluate", "torchmetrics", "optuna", "ray", "sklearn", "PIL", "lightning", "deepspeed"}
+    extras |= {"tensorboard", "wandb", "mlflow", "aim", "clearml", "comet_ml", "dvclive", "matplotlib", "IPython"}
+    apart = ("trainwright.engines.jax", "trainwright.engines.mindspore")
+    script = WITHOUT_EXTRAS.format(extras=extras, apart=apart)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [f"trainwright.recipes.export.{name}" for name in ("compressed", "onnx_graph")]

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from trainwright.config.registry import suggestion
 from trainwright.core.modifier import Modifier
-from trainwright.recipes.export.compressed import write_compressed
 from trainwright.recipes.export.gaps import close_gaps, renamed, without_dropping
 from trainwright.recipes.export.results import Exported
 from trainwright.recipes.export.saving import WEIGHTS, save_model
@@ -67,6 +66,9 @@ def export_model(
             raise ValueError("ONNX needs example_inputs: a tensor, a tuple or a mapping to run the model with.")
         done = write_onnx(own, folder, example_inputs, scheme)
     elif to == "compressed-tensors":
+        # It needs packages that other exports do without.
+        from trainwright.recipes.export.compressed import write_compressed
+
         done = write_compressed(own, folder, scheme)
     else:
         if scheme is not None:
