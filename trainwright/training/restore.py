@@ -245,7 +245,7 @@ _COMMON |= {"param_names", "decoupled_weight_decay"}
 def _refuse_other_options(saved: list[dict[str, Any]], optimizer: Optimizer) -> None:
     """A class that is called as before, and is another: none of the options that its state was made with is known."""
     were = {name for group in saved for name in group} - _COMMON
-    are = {*optimizer.defaults, *(name for group in optimizer.param_groups for name in group)} - _COMMON
+    are = {name for group in optimizer.param_groups for name in group} - _COMMON
     if were and are and not were & are:
         raise ValueError(
             f"The checkpoint's {type(optimizer).__name__} was another optimizer, with {', '.join(sorted(were))} in "
