@@ -242,3 +242,9 @@ def test_a_subclass_may_use_every_name_of_ours_for_itself(theirs: type, tmp_path
         assert [getattr(trainer.args, name) for name in NATIVE] == [f"my {name}" for name in NATIVE]
         trainer.args = dataclasses.replace(trainer.args, learning_rate=0.5)
     assert trainer.args.learning_rate == 0.5
+
+
+def test_a_backend_by_name_has_no_place_where_the_name_is_taken() -> None:
+    kind = dataclasses.make_dataclass("Theirs", [("backend", str, "postgres")], bases=(TrainingArguments,))
+    with pytest.raises(ValueError, match="Theirs has a field `backend` of its own"):
+        Trainer(nn.Linear(2, 2), kind("out"), backend="sp-bf16")

@@ -1,6 +1,7 @@
 """Arguments that were built with another class."""
 
-from dataclasses import MISSING, Field, field, fields, is_dataclass, make_dataclass
+from dataclasses import field, fields, is_dataclass, make_dataclass
+from functools import cache
 from typing import Any
 
 from trainwright.config.arguments import TrainingArguments
@@ -27,10 +28,7 @@ def adopt_arguments(other: object = None) -> TrainingArguments:
     if isinstance(other, type) or not is_dataclass(other) or not all(hasattr(other, name) for name in _MARKS):
         raise TypeError(f"args must be TrainingArguments, not {other!r}: build one with TrainingArguments(output_dir).")
     cls = Seq2SeqTrainingArguments if hasattr(other, "predict_with_generate") else TrainingArguments
-    theirs = [(field.name, field.type, field) for field in fields(other) if field.name in NATIVE]
-    if theirs:
-        # Names of ours that mean something else there: as in a subclass of ours, they stay theirs.
-        cls = make_dataclass(cls.__name__, [_again(*one) for one in theirs], bases=(cls,), repr=False)
+    cls = _with_names_of(type(other), cls)
     ours = {field.name for field in fields(cls) if field.init}
     values = {field.name: getattr(other, field.name) for field in fields(other) if hasattr(other, field.name)}
     args = cls(**{name: value for name, value in values.items() if name in ours and _is_said(name, value, values)})
@@ -40,11 +38,11 @@ def adopt_arguments(other: object = None) -> TrainingArguments:
     return args
 
 
-def _again(name: str, kind: Any, theirs: Field[Any]) -> tuple[str, Any, Any]:
-    """A field of another class, for one of ours."""
-    if theirs.default_factory is not MISSING:
-        return name, kind, field(default_factory=theirs.default_factory)
-    return name, kind, field(default=None if theirs.default is MISSING else theirs.default)
+@cache
+def _with_names_of(theirs: Any, cls: type[TrainingArguments]) -> type[TrainingArguments]:
+    """``cls``, or one like it where ``theirs`` uses names of ours otherwise: as in a subclass, they stay so."""
+    taken = [(one.name, one.type, field(default=None)) for one in fields(theirs) if one.name in NATIVE]
+    return make_dataclass(cls.__name__, taken, bases=(cls,), repr=False) if taken else cls
 
 
 def _is_said(name: str, value: object, values: dict[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from trainwright.config.arguments import TrainingArguments
 from trainwright.config.backends import BACKENDS, rank_from_environment
 from trainwright.config.derive import FOREIGN_TRACKERS
 from trainwright.config.enums import IntervalStrategy
-from trainwright.config.fields import ours
+from trainwright.config.fields import is_ours, ours
 from trainwright.config.origin import class_if_imported
 from trainwright.config.profile import parse_profile
 from trainwright.config.warnings import TrainwrightWarning
@@ -86,7 +86,14 @@ def with_backend(args: TrainingArguments, given: object) -> Any:
     wanted = given if given is None or isinstance(given, str) else getattr(given, "name", None)
     if named is not None and wanted is not None and named != wanted:
         raise ValueError(f"backend={wanted!r} was given to the Trainer and {named!r} to its arguments: keep one.")
-    return args if not isinstance(given, str) or named is not None else dataclasses.replace(args, backend=given)
+    if not isinstance(given, str) or named is not None:
+        return args
+    if not is_ours(args, "backend"):
+        raise ValueError(
+            f"{type(args).__name__} has a field `backend` of its own, so backend={given!r} has no place in it: rename "
+            "the field, or say it otherwise (bf16=True, fsdp=, deepspeed=)."
+        )
+    return dataclasses.replace(args, backend=given)
 
 
 def choose_backend(args: TrainingArguments, given: Any) -> Any:
@@ -96,11 +103,11 @@ def choose_backend(args: TrainingArguments, given: Any) -> Any:
         if place.world_size == 1 and places_model(args):
             return DistributedProcesses(*place, communication=args.ddp_backend)
         if place.world_size == 1:
-            if (ours(args).backend or "").startswith("ddp"):
+            if (args.backend or "").startswith("ddp"):
                 logger.warning(
                     "backend=%r, but only this one process was started: it trains alone. Start several with "
                     "`torchrun --nproc-per-node=N`.",
-                    ours(args).backend,
+                    args.backend,
                 )
             return SingleProcess()
         return DistributedProcesses(*place, communication=args.ddp_backend)
@@ -196,9 +203,8 @@ def default_callbacks(args: TrainingArguments, users: list[Any]) -> list[Any]:
     callbacks: list[Any] = [DefaultFlowCallback(), *users]
     if args.torch_empty_cache_steps is not None:
         callbacks.append(EmptyCacheCallback(args.torch_empty_cache_steps))
-    profile = ours(args).profile
-    if profile is not None:
-        callbacks.append(ProfileCallback(*parse_profile(profile)))
+    if args.profile is not None:
+        callbacks.append(ProfileCallback(*parse_profile(args.profile)))
     callbacks.append(_display(args))
     if args.should_save:
         callbacks.append(RunDirectoryCallback())

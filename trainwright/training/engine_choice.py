@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from trainwright.config.arguments import TrainingArguments
-from trainwright.config.fields import ours
 from trainwright.config.parallel import way_of
 from trainwright.core.callback import listens_to
 from trainwright.engines.graph.framework import Framework
@@ -152,7 +151,7 @@ def in_torch_form(model: nn.Module, setup: Setup) -> Any:
 
 def framework_for(args: TrainingArguments) -> Framework:
     """The framework that ``engine=`` names; imported here, so that nobody else pays for it."""
-    compiles = ours(args).engine_jit
+    compiles = args.engine_jit
     if args.engine == "mindspore":
         from trainwright.engines.mindspore.framework import MindSporeFramework
 

@@ -10,7 +10,6 @@ from torch.utils.data import DataLoader
 
 from trainwright.checkpoint.pack import refuse_unstorable
 from trainwright.config.arguments import TrainingArguments
-from trainwright.config.fields import ours
 from trainwright.core.callback import EVENTS
 from trainwright.engines.torch.engine import TorchEngine
 from trainwright.engines.torch.module import Module, attach_run, module_in
@@ -139,8 +138,8 @@ def _refuse_in_manual_optimization(args: TrainingArguments, name: str) -> None:
     cannot = {
         "gradient_accumulation_steps": args.gradient_accumulation_steps > 1,
         "fp16": args.fp16,
-        "micro_batch": ours(args).micro_batch is not None,
-        "rewind_on_nonfinite": ours(args).rewind_on_nonfinite,
+        "micro_batch": args.micro_batch is not None,
+        "rewind_on_nonfinite": args.rewind_on_nonfinite,
     }
     found = [argument for argument, is_set in cannot.items() if is_set]
     if found:
