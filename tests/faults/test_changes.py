@@ -113,7 +113,7 @@ def test_other_amounts_in_the_middle_of_an_epoch(change: str, tmp_path: Path, sa
     logged = [entry["step"] for entry in trainer.state.log_history if "loss" in entry]
     assert logged == list(range(3, steps + 1, 3))
     # The schedule ends where the run does.
-    assert trainer.lr_scheduler.get_last_lr() == pytest.approx([0.0])
+    assert trainer.lr_scheduler.get_last_lr() == pytest.approx([0.0, 0.0])
 
 
 def test_other_amounts_may_change_twice(tmp_path: Path) -> None:

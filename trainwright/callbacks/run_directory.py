@@ -1,4 +1,4 @@
-"""The run directory: ``config.yaml``, ``env.json``, ``metrics.jsonl``, ``trainer_state.json``."""
+"""The run directory: ``config.yaml`` and its history, ``env.json``, ``metrics.jsonl``, ``trainer_state.json``."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from trainwright.config.arguments import TrainingArguments
 from trainwright.config.run_directory import run_directory
 from trainwright.config.secrets import redacted, redacted_values
 from trainwright.core.callback import TrainerCallback
+from trainwright.core.config_history import write_history
 from trainwright.core.files import append_text, replace_text
 from trainwright.core.state import TrainerControl, TrainerState
 
@@ -34,21 +35,27 @@ class RunDirectoryCallback(TrainerCallback):
     def __init__(self) -> None:
         self._unwritten: list[str] = []
         self._was_refused = False
+        self._is_over = False
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
+        # Resumed at its end: what is there stays true.
+        self._is_over = bool(kwargs.get("is_over"))
+        if self._is_over:
+            return
         folder = run_directory(args)
         folder.mkdir(parents=True, exist_ok=True)
         config = redacted_values(_plain(args.to_dict()))
         replace_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False))
         facts = environment_facts(kwargs.get("model"), kwargs.get("train_dataloader"))
         replace_text(folder / "env.json", json.dumps(facts, indent=2) + "\n")
+        write_history(folder, kwargs.get("history") or [])
         keep_logged(folder / "metrics.jsonl", state)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         folder = run_directory(args)
-        if not folder.is_dir():
+        if self._is_over or not folder.is_dir():
             return
         line = {"step": state.global_step, "time": round(time.time(), 3), **kwargs["logs"]}
         self._unwritten.append(json.dumps(redacted_values(_json_values(line)), default=_text) + "\n")
@@ -57,6 +64,9 @@ class RunDirectoryCallback(TrainerCallback):
             self._unwritten.clear()
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
+        if self._is_over:
+            self._is_over = False
+            return
         with self._disk_may_refuse("trainer_state.json"):
             state.save_to_json(run_directory(args) / "trainer_state.json")
 

@@ -45,21 +45,23 @@ def train(
     context: typer.Context,
     experiment: ExperimentFile,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start anew; an earlier run in the same folder is set aside.")
+        bool, typer.Option("--fresh", help="Start anew in a new numbered folder; an earlier run stays as it is.")
     ] = False,
     trust: Trust = False,
     imports: Import = None,
 ) -> None:
     """Train what an experiment describes; the same command again goes on where it stopped.
 
-    Anything in the file can be changed behind it: training.learning_rate=1e-4, or --training.learning_rate 1e-4.
+    Anything in the file can be changed behind it: training.learning_rate=1e-4, or --training.learning_rate 1e-4. A run
+    that has begun goes on with what is changed; docs/changing-a-run.md says what that means for each setting.
     """
-    with outcome(lambda: _rerun_command(sys.argv[1:])):
+    folders: list[Path] = []
+    with outcome(lambda: _rerun_command(sys.argv[1:], folders[-1] if fresh and folders else None)):
         from trainwright.config.loading import load_experiment
 
         import_files(imports)
         loaded = load_experiment(experiment, context.args, trust=trust)
-        _train(loaded, fresh=fresh)
+        _train(loaded, fresh=fresh, begins_in=folders.append)
 
 
 @app.command(context_settings=_OVERRIDES)
@@ -79,11 +81,11 @@ def resume(
         _train(loaded, fresh=False)
 
 
-def _train(loaded: Any, *, fresh: bool) -> None:
+def _train(loaded: Any, *, fresh: bool, begins_in: Callable[[Path], None] | None = None) -> None:
     from trainwright.experiment.running import SPEED
     from trainwright.experiment.running import train as train_experiment
 
-    done = train_experiment(loaded, fresh=fresh, say=typer.echo)
+    done = train_experiment(loaded, fresh=fresh, say=typer.echo, begins_in=begins_in)
     if rank_from_environment().rank != 0:
         return
     shown = {name: value for name, value in done.metrics.items() if name.startswith("eval_")}
@@ -159,6 +161,19 @@ def check(context: typer.Context, experiment: ExperimentFile, trust: Trust = Fal
         typer.echo(f"Ready: {shlex.join(words)}")
 
 
+@app.command()
+def show(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.", exists=True, file_okay=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """What a run is: its state, its checkpoints, its settings, and each one that was changed while it went on."""
+    with outcome():
+        from trainwright.experiment.showing import facts_of_run, lines_of_run
+
+        facts = facts_of_run(run)
+        typer.echo(json.dumps(facts, indent=2, default=str) if as_json else "\n".join(lines_of_run(facts)))
+
+
 @app.command("ls")
 def list_examples() -> None:
     """List the experiments that come with trainwright, and what each needs besides."""
@@ -186,7 +201,10 @@ def import_files(files: list[Path] | None) -> None:
         import_file(file, "--import")
 
 
-def _rerun_command(words: list[str]) -> str:
+def _rerun_command(words: list[str], new_folder: Path | None = None) -> str:
+    if new_folder is not None:
+        # The same command would begin yet another run.
+        return shlex.join([*program(), "resume", str(new_folder)])
     # One of several that launch started: alone it would be another run.
     return os.environ.get("TRAINWRIGHT_LAUNCHED_BY") or shlex.join(masked_command([*program(), *words]))
 

@@ -12,24 +12,36 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.checkpoint.directory import list_checkpoints, newest_good
-from trainwright.checkpoint.durable import rename_to_first_free
 from trainwright.config.backends import rank_from_environment
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded, load_experiment
 from trainwright.config.origin import OURS, library_running
-from trainwright.config.secrets import redacted_values
 from trainwright.core.errors import MissingMetricError, NotSavedError
-from trainwright.experiment.building import Built, build, build_trained, rows_of, run_folder, training_rows
+from trainwright.core.state import TrainerState
+from trainwright.experiment.building import (
+    Built,
+    arguments_for,
+    build,
+    build_trained,
+    rows_of,
+    run_folder,
+    training_rows,
+)
+from trainwright.experiment.rerun import (
+    changed_settings,
+    finished_before,
+    in_a_new_folder,
+    is_begun,
+    keep_record,
+    refuse_another_experiment,
+)
 from trainwright.experiment.sources import columns_of
 from trainwright.experiment.stored import (
     EXPERIMENT,
     changed_files,
-    differences,
     load_stored,
     refuse_masked,
-    resolved,
     samples_of,
-    store,
     stored_document,
     stored_facts,
     stored_samples,
@@ -39,8 +51,6 @@ logger = logging.getLogger("trainwright")
 Say = Callable[[str], None]
 #: Endings of what an evaluation says about its own speed.
 SPEED = ("_runtime", "_per_second")
-#: Sections that a run cannot go on with once they have changed: its weights and positions would mean something else.
-_FIXED = ("model.", "data.")
 
 
 @dataclass(frozen=True)
@@ -52,25 +62,61 @@ class Trained:
     steps: int
 
 
-def train(loaded: Loaded, *, fresh: bool = False, say: Say = print) -> Trained:
-    """Train, or go on where the last run of the same experiment stopped."""
-    folder = run_folder(loaded)
+def train(
+    loaded: Loaded, *, fresh: bool = False, say: Say = print, begins_in: Callable[[Path], None] | None = None
+) -> Trained:
+    """Train, or go on where the last run of the same experiment stopped; ``begins_in`` is told the folder."""
     place = rank_from_environment()
     is_first = place.rank == 0
     if fresh and place.world_size > 1:
-        # The others would not know whether they look before or after it.
-        raise ConfigError("--fresh cannot be used with several processes: move the earlier run away first.")
-    refuse_unwritable(folder)
-    facts = None if fresh else _facts_to_go_on_with(loaded, folder, say if is_first else lambda text: None)
-    built = build(loaded, facts=facts, **_defaults(loaded))
+        # Each would choose a folder of its own.
+        raise ConfigError("--fresh cannot be used with several processes: name a new folder, training.output_dir=...")
+    refuse_unwritable(run_folder(loaded))
     if fresh:
-        # Once everything is known to fit: a mistake leaves the earlier run where it is.
-        _set_aside(folder, say)
-    _refuse_other_samples(built, folder)
+        loaded = in_a_new_folder(loaded)
+        say(f"A new run in {run_folder(loaded)}.")
+    folder = run_folder(loaded)
+    if begins_in is not None:
+        begins_in(folder)
+    try:
+        built = _ready(loaded, folder, say if is_first else lambda text: None)
+    except BaseException:
+        if fresh:
+            # Nothing was begun in it.
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        raise
+    if isinstance(built, Trained):
+        return built
     for note in built.prepared.notes if is_first else []:
         say(f"{built.task}: {note}")
-    if is_first:
-        store(built, folder)
+    return _trained(built, folder)
+
+
+def _ready(loaded: Loaded, folder: Path, say: Say) -> Built | Trained:
+    """What will be trained; or how it ended, where the same run has come to its end before."""
+    facts = None
+    if is_begun(folder):
+        if stored_document(folder) is None:
+            raise ConfigError(
+                f"{folder} holds checkpoints of another run: choose another training.output_dir, or --fresh."
+            )
+        changes = changed_settings(loaded, folder)
+        refuse_another_experiment(folder, changes)
+        arguments = arguments_for(loaded, **_defaults(loaded))[1]
+        if (end := finished_before(folder, arguments, changes)) is not None:
+            say(f"{folder} is {end.words}: there is nothing left to do, and nothing was touched.")
+            return Trained(folder, _stored_evaluation(folder), end.step)
+        _note_changed_files(loaded, folder, say)
+        facts = stored_facts(folder)
+    built = build(loaded, facts=facts, **_defaults(loaded))
+    _refuse_other_samples(built, folder)
+    keep_record(built, folder)
+    return built
+
+
+def _trained(built: Built, folder: Path) -> Trained:
+    loaded = built.loaded
     try:
         output = built.trainer.train()
     except MissingMetricError as error:
@@ -113,7 +159,7 @@ def _refuse_other_samples(built: Built, folder: Path) -> None:
         raise built.loaded.error(
             ("data", "train"),
             f"it gives {now} samples, and gave {before} when the run in {folder} began: go on with the same data, "
-            "choose another name, or start anew with --fresh (the earlier run is kept aside).",
+            "choose another name, or add --fresh (a new folder; this one stays as it is).",
         )
 
 
@@ -123,39 +169,34 @@ def _defaults(loaded: Loaded) -> dict[str, Any]:
     return {} if "resume" in said or "save_only_model" in said else {"resume": "auto"}
 
 
-def _set_aside(folder: Path, say: Say) -> None:
-    if not folder.exists():
-        return
-    kept = rename_to_first_free(folder, "-old-")
-    say(f"The earlier run is now in {kept}.")
+def _note_changed_files(loaded: Loaded, folder: Path, say: Say) -> None:
+    """Refuse files to train on that have other contents; those to evaluate on are free to change."""
+    for change in changed_files(loaded, folder):
+        if change.part == "train":
+            raise ConfigError(
+                f"{change.name} is not what it was when the run in {folder} began ({change.before} then, {change.now} "
+                "now): go on with the same data, choose another name, or add --fresh (a new folder; this one stays as "
+                "it is)."
+            )
+        say(f"{change.name} was changed since the run began: it is judged by what is there now.")
 
 
-def _facts_to_go_on_with(loaded: Loaded, folder: Path, say: Say) -> dict[str, Any] | None:
-    """Look at what is in the folder already: nothing, this experiment, or something else."""
-    checkpoints = list_checkpoints(folder)
-    document = stored_document(folder)
-    if not checkpoints:
-        return None
-    if document is None:
-        raise ConfigError(f"{folder} holds checkpoints of another run: choose another training.output_dir, or --fresh.")
-    changed = differences(document.data, redacted_values(resolved(loaded)))
-    fixed = [name for name, _, _ in changed if name.startswith(_FIXED)]
-    if fixed:
-        raise ConfigError(
-            f"{folder} holds a run with another {', '.join(fixed)}: choose another name or training.output_dir, or "
-            "start anew with --fresh (the earlier run is kept aside)."
-        )
-    for name, before, after in changed:
-        say(f"Goes on with {name}: {after!r} (was {before!r}).")
-    for name in changed_files(loaded, folder):
-        say(f"{name} was changed since the run began: it goes on with what is there now.")
-    return stored_facts(folder)
+def _stored_evaluation(folder: Path) -> dict[str, float]:
+    """The newest numbers of an evaluation that a finished run has written."""
+    try:
+        state = TrainerState.load_from_json(folder / "trainer_state.json")
+    except (OSError, ValueError, TypeError):
+        return {}
+    return _evaluation_in(state, state.best_global_step)
 
 
 def _last_evaluation(built: Built) -> dict[str, float]:
     """The newest numbers of an evaluation, or of the one whose model is kept."""
     state = built.trainer.state
-    step = state.best_global_step if built.args.load_best_model_at_end else None
+    return _evaluation_in(state, state.best_global_step if built.args.load_best_model_at_end else None)
+
+
+def _evaluation_in(state: TrainerState, step: int | None) -> dict[str, float]:
     entries = [entry for entry in state.log_history if any(str(name).startswith("eval_") for name in entry)]
     chosen = [entry for entry in entries if step is None or entry.get("step") == step]
     return {name: value for name, value in (chosen or entries or [{}])[-1].items() if name.startswith("eval_")}

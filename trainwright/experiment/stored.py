@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import NAMED_SECTIONS, Loaded, experiment_from
@@ -15,11 +16,13 @@ from trainwright.config.registry import split_reference
 from trainwright.config.secrets import holds_mask, redacted_values
 from trainwright.config.yaml12 import Document, Place, read_yaml_file, write_yaml
 from trainwright.core.files import replace_text
-from trainwright.experiment.building import Built
+from trainwright.experiment.building import Built, run_name
 from trainwright.experiment.sources import BUILT_IN, resolve
 
 EXPERIMENT = "experiment.yaml"
 PREPROCESSING = "preprocessing.json"
+#: Parts of the data whose files are watched.
+_PARTS = ("train", "eval")
 _HEADER = "# The experiment of this run with everything that the command line changed; paths are absolute.\n"
 
 
@@ -42,6 +45,8 @@ def resolved(loaded: Loaded) -> dict[str, Any]:
     for section in NAMED_SECTIONS:
         named = sections[section].items()
         sections[section] = {_as_anywhere(loaded, (section, name), name): options for name, options in named}
+    # Going on from the folder, it is still called what its first file was called.
+    sections["name"] = run_name(loaded)
     return {name: value for name, value in sections.items() if value not in (None, {}, [])}
 
 
@@ -64,7 +69,7 @@ def store(built: Built, folder: Path) -> None:
     plain = redacted_values(resolved(built.loaded))
     replace_text(folder / EXPERIMENT, _HEADER + write_yaml(plain), forced=True)
     found = {"task": built.task, "facts": built.prepared.facts, "samples": samples_of(built)}
-    found["files"] = files_of(built.loaded)
+    found["files"] = files_of(built.loaded, _stored(folder, "files") or {})
     replace_text(folder / PREPROCESSING, json.dumps(found, indent=2, ensure_ascii=False) + "\n", forced=True)
 
 
@@ -73,18 +78,54 @@ def samples_of(built: Built) -> int | None:
     return len(built.prepared.train) if hasattr(built.prepared.train, "__len__") else None
 
 
-def files_of(loaded: Loaded) -> dict[str, list[int]]:
-    """Size and time of change of the files that the data is read from."""
-    data = loaded.experiment.data
-    names = [resolve(loaded, ("data", part), name) for part in ("train", "eval") if (name := getattr(data, part))]
-    paths = [path for name in names for path in (Path(found) for found in sorted(glob.glob(name))) if path.is_file()]
-    return {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in paths}
+def files_of(loaded: Loaded, known: dict[str, Any]) -> dict[str, list[Any]]:
+    """Size, time of change and contents (SHA-256) of the files that the data is read from; ``known`` from before."""
+    found: dict[str, list[Any]] = {}
+    for path in (path for part in _PARTS for path in _files(loaded, part)):
+        facts = [path.stat().st_size, path.stat().st_mtime_ns]
+        before = known.get(str(path))
+        is_known = isinstance(before, list) and before[:2] == facts and len(before) == 3
+        found[str(path)] = before if is_known else [*facts, _contents(path)]
+    return found
 
 
-def changed_files(loaded: Loaded, folder: Path) -> list[str]:
-    """Files that are not what they were when the run in ``folder`` began."""
-    before, now = _stored(folder, "files") or {}, files_of(loaded)
-    return [name for name in now if name in before and before[name] != now[name]]
+class ChangedFile(NamedTuple):
+    """A file whose contents are not what they were."""
+
+    name: str
+    part: str
+    before: str
+    now: str
+
+
+def changed_files(loaded: Loaded, folder: Path) -> list[ChangedFile]:
+    """Files that are not what they were when the run in ``folder`` began; one that was only touched is the same."""
+    known = _stored(folder, "files") or {}
+    found = []
+    watched = [(part, path) for part in _PARTS for path in _files(loaded, part)]
+    for part, path in watched:
+        before, now = known.get(str(path)), path.stat()
+        if not isinstance(before, list) or before[:2] == [now.st_size, now.st_mtime_ns]:
+            continue
+        was, contents = before[2] if len(before) == 3 else "not known", _contents(path)
+        if was != contents:
+            words = [f"{size} bytes, SHA-256 {mark[:12]}" for size, mark in ((before[0], was), (now.st_size, contents))]
+            found.append(ChangedFile(str(path), part, *words))
+    return found
+
+
+def _files(loaded: Loaded, part: str) -> list[Path]:
+    name = getattr(loaded.experiment.data, part)
+    if not name:
+        return []
+    return [
+        path for found in sorted(glob.glob(resolve(loaded, ("data", part), name))) if (path := Path(found)).is_file()
+    ]
+
+
+def _contents(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def stored_document(folder: Path) -> Document | None:
@@ -163,7 +204,9 @@ def differences(before: dict[str, Any], after: dict[str, Any], place: str = "") 
         one, other = before.get(key), after.get(key)
         name = f"{place}.{key}" if place else key
         if isinstance(one, dict) or isinstance(other, dict):
-            found += differences(one or {}, other or {}, name)
+            inner = differences(one or {}, other or {}, name)
+            # A name without options, such as a callback's, is there or it is not.
+            found += inner or ([(name, one, other)] if one != other else [])
         elif one != other:
             found.append((name, one, other))
     return found

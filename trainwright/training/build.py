@@ -39,6 +39,7 @@ def fill(run: TrainingRun, checkpoint: Path | None) -> None:
     setup.engine.begin_run(_link_to(run))
     run.nonfinite = NonFiniteWatch(run.events, setup.args.max_nonfinite_steps, rewind=setup.args.rewind_on_nonfinite)
     run.imported_from = None
+    run.changes, run.history, run.is_over = [], [], False
     setup.callbacks.pop_callback(LoaderDraws)
     watch_generators(setup)
     run.unfinished = continue_from(run, checkpoint) if checkpoint is not None else Unfinished()
@@ -110,4 +111,6 @@ def _refer_to(run: TrainingRun) -> None:
         losses=setup.engine.meter,
         modifiers=setup.modifiers,
         events=run.events,
+        history=run.history,
+        is_over=run.is_over,
     )

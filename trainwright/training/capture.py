@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from trainwright.checkpoint.weights import (
     save_model_config,
     stored_once,
 )
+from trainwright.core.config_history import FILE as HISTORY
+from trainwright.core.config_history import history_text
 from trainwright.engines.torch.optim import not_held
 from trainwright.engines.torch.samples import sample
 from trainwright.engines.torch.targets import unwrap
@@ -103,6 +106,8 @@ class Capture:
         texts: dict[str, Callable[[], str]] = {}
         if (arguments := left_out.attempt("config.yaml", lambda: arguments_text(setup.given_args), None)) is not None:
             texts["config.yaml"] = arguments
+        if run.history:
+            texts[HISTORY] = partial(history_text, list(run.history))
         if (recipe := setup.hooks().recipe_text()) is not None:
             texts["recipe.yaml"] = lambda: recipe
         files: dict[str, Callable[[], list[Chunk]]] = {}

@@ -8,6 +8,7 @@ from pathlib import Path
 from trainwright.checkpoint.directory import all_checkpoints, list_checkpoints, newest_good, put_back, step_of
 from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, verify
 from trainwright.checkpoint.ownership import owner_after_resume
+from trainwright.training.changes import refuse_another_experiment
 from trainwright.training.run import TrainingRun
 from trainwright.training.save import claim_run_directory, wants_checkpoints
 from trainwright.training.save_model import run_folder
@@ -56,6 +57,8 @@ def agreed_checkpoint(run: TrainingRun, wanted: str | Path | bool | None) -> Pat
     own = resolve_checkpoint(setup, wanted) if setup.backend.rank == 0 else None
     owner = run.owner if own is None else owner_after_resume(own)
     checkpoint, run.owner = setup.backend.gather((own, owner))[0]
+    if checkpoint is not None:
+        refuse_another_experiment(setup, checkpoint)
     if wants_checkpoints(setup):
         is_named = checkpoint is not None and wanted not in (True, None, "auto")
         claim_run_directory(run, step_of(checkpoint) if is_named else None)

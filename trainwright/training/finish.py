@@ -13,6 +13,7 @@ from torch import Tensor
 from trainwright.checkpoint.directory import checkpoint_path
 from trainwright.checkpoint.durable import discard
 from trainwright.core.errors import NotSavedError
+from trainwright.core.finished import Finished, mark_finished
 from trainwright.core.results import speed_metrics
 from trainwright.training.checkpoint_texts import Snapshot
 from trainwright.training.random_state import random_now
@@ -70,6 +71,16 @@ def refuse_to_look_saved(run: TrainingRun) -> None:
         hand_over_the_end(run)
     if run.events.unsaved:
         raise not_saved(run)
+
+
+def note_the_end(run: TrainingRun) -> None:
+    """Say in the run directory that the training is over."""
+    setup = run.setup
+    folder = run_folder(setup)
+    if setup.args.should_save and not run.is_over and folder.is_dir():
+        state = setup.state
+        reason = None if state.global_step >= state.max_steps else "a callback asked to stop"
+        mark_finished(folder, Finished(state.global_step, state.max_steps, reason))
 
 
 def not_saved(run: TrainingRun, how: str = "came to its end") -> NotSavedError:

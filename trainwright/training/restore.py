@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainwright.checkpoint.directory import PREVIOUS
-from trainwright.checkpoint.interchange.continuing import PresentOptimizer, with_names
+from trainwright.checkpoint.interchange.continuing import with_names
 from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, holds, run_of, verify
 from trainwright.checkpoint.optimizer_state import OWN_TYPE, on_device, unflatten_optimizer
 from trainwright.checkpoint.sharded import StoredTensors, is_stored
@@ -20,11 +20,21 @@ from trainwright.checkpoint.weights import load_weights
 from trainwright.config.secrets import holds_mask
 from trainwright.core.state import TrainerState
 from trainwright.engines.torch.joint import in_form_of
+from trainwright.engines.torch.made import Made
 from trainwright.engines.torch.optimizer_states import load_exactly
 from trainwright.engines.torch.randomness import of_process
 from trainwright.engines.torch.targets import unwrap
 from trainwright.training.capture import IN_TRAINING
 from trainwright.training.checkpoint_texts import callback_values, numbered, tool_names
+from trainwright.training.course import (
+    CourseSoFar,
+    in_present_groups,
+    load_options,
+    load_schedule,
+    made_then,
+    present_optimizer,
+    schedule_is_ours,
+)
 from trainwright.training.optimizers import optimizer_parameter_names
 from trainwright.training.recipe import take_replaced_parameters
 from trainwright.training.recipe_folder import enlarge_to, read_recipe_state
@@ -40,10 +50,6 @@ STATE = "trainer_state.json"
 _NEW_RUN = "Go on with what it was, or start a new run from the checkpoint's weights."
 
 
-#: Settings that an optimizer takes from the checkpoint, with the names that people know them by.
-_KEPT_SETTINGS = {"initial_lr": "learning_rate", "weight_decay": "weight_decay", "betas": "betas", "eps": "eps"}
-
-
 def load_from_checkpoint(setup: Setup, resume_from_checkpoint: str | Path, model: nn.Module | None = None) -> None:
     """Weights of a checkpoint into the model."""
     changing = [type(m).__name__ for m in setup.modifiers if m.changes_structure]
@@ -57,15 +63,19 @@ def load_from_checkpoint(setup: Setup, resume_from_checkpoint: str | Path, model
     setup.engine.reread()
 
 
-def restore_training_state(run: TrainingRun, folder: Path) -> dict[str, Any]:
-    """Optimizer, schedule and scaler of a checkpoint; returns the rest (random state, data position)."""
+def restore_training_state(run: TrainingRun, folder: Path, max_steps: int) -> dict[str, Any]:
+    """Optimizer, schedule and scaler of a checkpoint; returns the rest (random state, data position).
+
+    Its run was ``max_steps`` long.
+    """
     setup = run.setup
+    run.so_far = None
     tensors, random_tensors, rest = load_training_state(folder, dict(unwrap(setup.model).named_parameters()))
     processes = rest.get("processes", 1)
     _note_other_processes(processes, setup.backend.world_size)
     # None: the one who handed the checkpoint back wants an optimizer and a schedule that begin anew.
     if rest["optimizer"] is not None:
-        rest = load_tools(run, tensors, rest)
+        rest = load_tools(run, tensors, rest, max_steps)
     if setup.engine.precision.scaler is not None and rest["scaler"] is not None:
         setup.engine.precision.scaler.load_state_dict(rest["scaler"])
     setup.engine.meter.load_state_dict(rest["loss"], setup.engine.device)
@@ -82,6 +92,7 @@ def restore_training_state(run: TrainingRun, folder: Path) -> dict[str, Any]:
     random = None if rest["random"] is None else of_process((random_tensors, rest["random"]), setup.backend.rank)
     return {
         "data": _with_processes(rest["data"], processes),
+        "settings": rest.get("settings") or {},
         "random": random,
         "processes": processes,
         "was_ending": rest.get("was_ending", False),
@@ -90,11 +101,11 @@ def restore_training_state(run: TrainingRun, folder: Path) -> dict[str, Any]:
     }
 
 
-def load_tools(run: TrainingRun, tensors: dict[str, Tensor], rest: dict[str, Any]) -> dict[str, Any]:
+def load_tools(run: TrainingRun, tensors: dict[str, Tensor], rest: dict[str, Any], max_steps: int) -> dict[str, Any]:
     """Optimizer and schedule; returns ``rest`` with the names that they have here."""
     setup = run.setup
     if "tools" in rest:
-        _refuse_other_tools(rest["tools"], tool_names(setup))
+        _refuse_other_tools(rest["tools"], tool_names(setup), schedule_is_ours(setup))
     if "numbering" in rest["optimizer"]:
         tensors, rest = with_names(tensors, rest, present_optimizer(setup))
     tensors = on_device(tensors, rest["optimizer"], setup.engine.device)
@@ -104,28 +115,21 @@ def load_tools(run: TrainingRun, tensors: dict[str, Tensor], rest: dict[str, Any
         for number, entries in optimizer["state"].items()
         if isinstance(entries, dict) and IN_TRAINING in entries
     }
+    rest = in_present_groups(setup, optimizer, rest)
     _refuse_other_options(optimizer["param_groups"], setup.optimizer)
-    _compare_groups(optimizer["param_groups"], setup.optimizer.param_groups)
-    # A setting that could not be saved, or that a newer torch has added, is the one of now.
-    present = [{k: v for k, v in group.items() if k != "params"} for group in setup.optimizer.param_groups]
-    optimizer["param_groups"] = [{**now, **was} for now, was in zip(present, optimizer["param_groups"], strict=True)]
+    _refuse_other_groups(optimizer["param_groups"], setup.optimizer.param_groups)
+    then = Made() if run.made is None else made_then(run, rest, optimizer["param_groups"], max_steps)
+    rates = [group["lr"] for group in optimizer["param_groups"]] if run.made is not None else []
+    optimizer["param_groups"] = load_options(optimizer["param_groups"], setup.optimizer, then, run.made)
     with setup.engine.weights.rewritten(setup.model, setup.optimizer):
         kept = [tensors[name] for name in rest["optimizer"].get(OWN_TYPE, ())]
         load_exactly(setup.optimizer, optimizer, kept)
-    if setup.lr_scheduler is not None and (schedule := stored_schedule(rest)) is not None:
-        setup.lr_scheduler.load_state_dict(in_form_of(schedule, setup.lr_scheduler.state_dict()))
+    other_schedule = "tools" in rest and rest["tools"]["schedule_class"] != tool_names(setup)["schedule_class"]
+    if setup.lr_scheduler is not None and not other_schedule and (schedule := stored_schedule(rest)) is not None:
+        schedule = in_form_of(schedule, setup.lr_scheduler.state_dict())
+        setup.lr_scheduler.load_state_dict(load_schedule(setup.lr_scheduler, schedule, then))
+    run.so_far = None if run.made is None else CourseSoFar(then, rates, other_schedule)
     return rest
-
-
-def present_optimizer(setup: Setup) -> PresentOptimizer:
-    model = unwrap(setup.model)
-    return PresentOptimizer(
-        numbered=optimizer_parameter_names(setup),
-        group_sizes=[len(group["params"]) for group in setup.optimizer.param_groups],
-        shapes={name: tuple(parameter.shape) for name, parameter in model.named_parameters()},
-        trained=[name for name, parameter in model.named_parameters() if parameter.requires_grad],
-        decay=frozenset(setup.hooks().get_decay_parameter_names(model)),
-    )
 
 
 def take_up_training_weights(run: TrainingRun) -> None:
@@ -253,21 +257,15 @@ def _refuse_other_options(saved: list[dict[str, Any]], optimizer: Optimizer) -> 
         )
 
 
-def _refuse_other_tools(saved: dict[str, str], now: dict[str, str]) -> None:
-    """The state of one optimizer, or schedule, means nothing to another."""
+def _refuse_other_tools(saved: dict[str, str], now: dict[str, str], schedule_is_ours: bool) -> None:
+    """The state of one optimizer means nothing to another; a schedule made from the arguments can do without."""
     for kind, words in (("optimizer", "The optimizer"), ("schedule_class", "The learning-rate schedule")):
-        if saved[kind] != now[kind]:
+        if saved[kind] != now[kind] and not (kind == "schedule_class" and schedule_is_ours):
             name = "schedule" if kind == "schedule_class" else kind
             raise ValueError(
                 f"{words} was {saved[name]} when the checkpoint was saved and is {now[name]} now, which cannot go on "
                 f"with the other's state. {_NEW_RUN}"
             )
-    if saved["schedule"] != now["schedule"]:
-        logger.warning(
-            "The learning-rate schedule was %s and is %s now: it goes on from the step it has come to.",
-            saved["schedule"],
-            now["schedule"],
-        )
 
 
 def _note_other_processes(saved: int, now: int) -> None:
@@ -288,28 +286,11 @@ def _with_processes(data: dict[str, Any], processes: int) -> dict[str, Any]:
     return {**data, "processes": processes} | ({"samples": None} if processes > 1 else {})
 
 
-def _compare_groups(saved: list[dict[str, Any]], now: list[dict[str, Any]]) -> None:
-    """Refuse groups of other parameters; say which settings are the checkpoint's and not those of the arguments."""
+def _refuse_other_groups(saved: list[dict[str, Any]], now: list[dict[str, Any]]) -> None:
     sizes, present = ([len(group["params"]) for group in groups] for groups in (saved, now))
     if sizes != present:
         raise ValueError(
             f"The checkpoint's optimizer has {sum(sizes)} parameters in groups of {sizes}, this run's has "
-            f"{sum(present)} in groups of {present}: weight_decay, or which parameters are trained, has changed. "
-            f"{_NEW_RUN}"
+            f"{sum(present)} in groups of {present}: which parameters are trained, or how they are grouped, has "
+            f"changed. {_NEW_RUN}"
         )
-    changed = {
-        name: f"{name} was {old[key]} and would be {new[key]} now"
-        for old, new in zip(saved, now, strict=True)
-        for key, name in _KEPT_SETTINGS.items()
-        # OneCycleLR and CyclicLR move the betas too, and leave this key behind.
-        if key in old and key in new and not (key == "betas" and "max_momentum" in old)
-        if not _same_setting(old[key], new[key])
-    }
-    if changed:
-        logger.warning("The optimizer goes on with the checkpoint's settings: %s.", "; ".join(changed.values()))
-
-
-def _same_setting(one: Any, other: Any) -> bool:
-    # Tuples and tensors are lists and numbers in older checkpoints.
-    one, other = (value.tolist() if isinstance(value, Tensor) else value for value in (one, other))
-    return list(one) == list(other) if isinstance(one, (list, tuple)) else one == other

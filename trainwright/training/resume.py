@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import math
 from functools import partial
@@ -9,11 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.checkpoint.interchange.continuing import LoaderDraws, draw_as_a_loader_does, place_after
+from trainwright.config.effects import Effect
+from trainwright.config.stored_arguments import stored_arguments
+from trainwright.core.finished import read_finished
 from trainwright.core.run import Unfinished
 from trainwright.core.state import TrainerState
 from trainwright.data.order import mixed_seed
 from trainwright.data.position import steps_are_alike
 from trainwright.engines.torch.randomness import random_state_from
+from trainwright.training.changes import note_changes
+from trainwright.training.course import curve_now, take_new_course
 from trainwright.training.memory import take_up_cut
 from trainwright.training.random_state import restore_random_state
 from trainwright.training.restore import (
@@ -25,7 +31,7 @@ from trainwright.training.restore import (
 )
 from trainwright.training.run import TrainingRun
 from trainwright.training.save import snapshot_key
-from trainwright.training.setup import Setup
+from trainwright.training.save_model import run_folder
 
 logger = logging.getLogger("trainwright")
 
@@ -34,7 +40,8 @@ def continue_from(run: TrainingRun, checkpoint: Path) -> Unfinished:
     """Put everything where the checkpoint left it; returns what was still to be done there."""
     setup, plan = run.setup, run.plan
     saved = stored_state(checkpoint)
-    rest = restore_training_state(run, checkpoint)
+    run.config_then = stored_arguments(checkpoint)
+    rest = restore_training_state(run, checkpoint, saved.max_steps)
     rest["data"] = place_of_import(run, rest["data"], saved)
     setup.state = saved
     saved.num_train_epochs, saved.train_batch_size = plan.epochs, setup.args.train_batch_size
@@ -54,12 +61,31 @@ def continue_from(run: TrainingRun, checkpoint: Path) -> Unfinished:
     take_up_cut(run, rest["micro_batch"])
     run.feed.start_at(rest["data"], after_skip=partial(take_up_state, run), restart_epoch=setup.args.ignore_data_skip)
     saved.max_steps = steps_with_what_is_left(run, saved, rest["data"])
+    take_new_course(run, run.so_far)
+    note_changes(run, checkpoint, rest)
     restore_callbacks(setup, saved.stateful_callbacks)
     run.saved_snapshot, run.saver.last_saved = snapshot_key(run), checkpoint
     logger.info("Resuming from %s at step %d.", checkpoint, saved.global_step)
     if rest["was_ending"]:
         logger.warning("A callback had ended this run at step %d, so it does not go on.", saved.global_step)
-    return left_to_do(run, saved, rest)
+    unfinished = left_to_do(run, saved, rest)
+    run.is_over = was_finished(run)
+    return dataclasses.replace(unfinished, stop=True) if run.is_over else unfinished
+
+
+def was_finished(run: TrainingRun) -> bool:
+    """Return True where the run came to its end at this very step, and nothing was changed that would lead it on."""
+    setup = run.setup
+    end = read_finished(run_folder(setup))
+    if end is None or end.step != setup.state.global_step:
+        return False
+    has_steps_left = setup.state.global_step < setup.state.max_steps
+    course = [change.what for change in run.changes if change.effect == Effect.COURSE]
+    if has_steps_left and (course or end.reason is None):
+        return False
+    idle = f", so {', '.join(course)} did not act: raise num_train_epochs or max_steps to go on" if course else ""
+    logger.warning("The run in %s is %s; nothing was trained%s.", run_folder(setup), end.words, idle)
+    return True
 
 
 def left_to_do(run: TrainingRun, saved: TrainerState, rest: dict[str, Any]) -> Unfinished:
@@ -124,15 +150,18 @@ def steps_with_what_is_left(run: TrainingRun, saved: TrainerState, position: dic
         return plan.max_steps
     later = max(0.0, setup.args.num_train_epochs - run.feed.epoch - 1)
     plan_here = saved.global_step + left_in_epoch + math.ceil(later * plan.steps_per_epoch)
-    reschedule(setup, plan_here)
+    reschedule(run, plan_here)
     return plan_here
 
 
-def reschedule(setup: Setup, total_steps: int) -> None:
+def reschedule(run: TrainingRun, total_steps: int) -> None:
     """The same learning-rate schedule, at the same step, over another number of steps in all."""
+    setup = run.setup
     if setup.lr_scheduler is None or not setup.own_scheduler:
         return
     state = setup.lr_scheduler.state_dict()
+    if run.made is not None:
+        run.made = dataclasses.replace(run.made, curve=curve_now(setup, total_steps))
     rates = [(group["lr"], group["initial_lr"]) for group in setup.optimizer.param_groups]
     setup.lr_scheduler = None
     scheduler = setup.hooks().create_scheduler(num_training_steps=total_steps, optimizer=setup.optimizer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trainwright.callbacks.run_directory import keep_logged
 from trainwright.checkpoint.directory import newest_good
+from trainwright.core.config_history import write_history
 from trainwright.core.errors import NonFiniteError
 from trainwright.core.run import Rewind
 from trainwright.training.build import fill
@@ -28,6 +29,7 @@ def go_back(run: TrainingRun, wanted: Rewind) -> None:
     fill(run, checkpoint)
     if setup.args.should_save:
         keep_logged(run_folder(setup) / "metrics.jsonl", setup.state)
+        write_history(run_folder(setup), run.history)
     for modifier in setup.modifiers:
         # Also where its start lies ahead again: what it did to the model is to be undone.
         if modifier.site is not None:

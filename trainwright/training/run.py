@@ -25,7 +25,10 @@ from trainwright.training.plan import TrainingPlan
 from trainwright.training.setup import Setup
 
 if TYPE_CHECKING:
+    from trainwright.core.config_history import Change
+    from trainwright.engines.torch.made import Made
     from trainwright.training.capture import Capture
+    from trainwright.training.course import CourseSoFar
 
 
 class Told(NamedTuple):
@@ -90,6 +93,15 @@ class TrainingRun:
     weights_in_training: dict[int, Tensor] = field(default_factory=dict)
     #: Whether the run goes on with a cut of batches that it found earlier.
     cut_is_known: bool = False
+    #: What optimizer and schedule are made with, and what those of the checkpoint were; its arguments, if any.
+    made: Made | None = None
+    so_far: CourseSoFar | None = None
+    config_then: dict[str, Any] | None = None
+    #: Settings that are not those of the checkpoint, and all such changes since the run began.
+    changes: list[Change] = field(default_factory=list)
+    history: list[dict[str, Any]] = field(default_factory=list)
+    #: Whether it was resumed at its end, with nothing left to do: then its record stays as it is.
+    is_over: bool = False
     #: Where the last rewind went and from which step, and what all of them have left out.
     last_rewind: tuple[Path, int] | None = None
     left_out: list[tuple[int, list[int]]] = field(default_factory=list)

@@ -20,6 +20,7 @@ from trainwright.engines.torch.strategies.choice import choose_strategy, places_
 from trainwright.engines.torch.targets import base_model
 from trainwright.training.checks import refuse_for_strategy
 from trainwright.training.construction import default_callbacks, refuse_missing_data
+from trainwright.training.course import made_now
 from trainwright.training.engine_choice import graph_engine, in_torch_form, refuse_what_the_engine_lacks
 from trainwright.training.modules import (
     check_own_states,
@@ -152,6 +153,7 @@ def create_training_tools(run: TrainingRun, max_steps: int) -> None:
     if setup.own_optimizer:
         setup.optimizer = None
     setup.hooks().create_optimizer_and_scheduler(num_training_steps=max_steps)
+    run.made = made_now(setup, max_steps)
     refuse_for_strategy(setup)
     refuse_what_the_engine_lacks(setup)
     setup.model_wrapped = setup.engine.weights.take_optimizer(setup.model_wrapped, setup.optimizer)

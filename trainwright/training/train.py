@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 from trainwright.core.errors import StopRequested
+from trainwright.core.finished import clear_finished
 from trainwright.core.marker import clear_marker
 from trainwright.core.module import StepPlan
 from trainwright.core.results import TrainOutput
@@ -20,7 +21,7 @@ from trainwright.training.build import fill
 from trainwright.training.checks import refuse_unknown_best_metric, warn_if_inexact
 from trainwright.training.choose_checkpoint import agreed_checkpoint
 from trainwright.training.construction import refuse_missing_data
-from trainwright.training.finish import refuse_to_look_saved
+from trainwright.training.finish import note_the_end, refuse_to_look_saved
 from trainwright.training.guards import dismiss_guards, set_guards
 from trainwright.training.memory import look_for_what_fits
 from trainwright.training.modules import attach_module, use_own_eval_data
@@ -81,6 +82,7 @@ def train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) ->
             _train_to_the_end(run, checkpoint)
             finish_recipe(run)
             refuse_to_look_saved(run)
+            note_the_end(run)
         except BaseException as error:
             _tell_of_failure(setup, error)
             raise
@@ -118,6 +120,8 @@ def _train_to_the_end(run: TrainingRun, checkpoint: Path | None) -> None:
         clear_marker(run_folder(setup))
     set_guards(run)
     fill(run, checkpoint)
+    if setup.args.should_save and not run.is_over:
+        clear_finished(run_folder(setup))
     warn_if_inexact(run, run.loader)
     with _stop_requests(run) as run.stops:
         try:

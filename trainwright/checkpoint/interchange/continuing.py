@@ -54,11 +54,11 @@ def with_names(
         name_now[flat] = f"state.{name}.{key}"
         named[name_now[flat]] = tensor
     values = {name_of[int(number)]: entries for number, entries in stored["state"].items()}
-    sources = _sources(stored["param_groups"], name_of, present)
+    sources = group_sources(stored["param_groups"], name_of, present)
     shared = {name_now[name]: name_now[first] for name, first in stored.get(SHARED, {}).items()}
     # Of groups nothing is there: what is imported of them is plain.
     more = [{**one, "parameter": name_of[int(one["parameter"])]} for one in stored.get(MORE, ())]
-    groups = _groups(stored["param_groups"], sources, present)
+    groups = in_groups_of(stored["param_groups"], sources, present)
     optimizer = {**stored, "state": values, "param_groups": groups, MORE: more, SHARED: shared}
     del optimizer["numbering"]
     scheduler = for_groups(rest["scheduler"], sources, len(stored["param_groups"]))
@@ -115,8 +115,8 @@ def _check_shape(name: str, key: str, tensor: Tensor, present: PresentOptimizer)
         )
 
 
-def _sources(groups: list[dict[str, Any]], name_of: dict[int, str], present: PresentOptimizer) -> list[int]:
-    """For each present group, an imported group whose settings it takes; raises where its members' settings differ."""
+def group_sources(groups: list[dict[str, Any]], name_of: dict[int, str], present: PresentOptimizer) -> list[int]:
+    """For each present group, a saved group whose settings it takes; raises where its members' settings differ."""
     source_of = {name_of[number]: index for index, group in enumerate(groups) for number in group["params"]}
     sources: list[int] = []
     start = 0
@@ -138,12 +138,12 @@ def _refuse_difference(first: dict[str, Any], other: dict[str, Any]) -> None:
     for key, value in first.items():
         if other.get(key) != value:
             raise ValueError(
-                f"The imported optimizer uses {key}={value} for some parameters and {key}={other.get(key)} for others, "
+                f"The saved optimizer uses {key}={value} for some parameters and {key}={other.get(key)} for others, "
                 f"but this run has them in one group: set {key}={value or other.get(key)} as in the run that was saved."
             )
 
 
-def _groups(groups: list[dict[str, Any]], sources: list[int], present: PresentOptimizer) -> list[dict[str, Any]]:
+def in_groups_of(groups: list[dict[str, Any]], sources: list[int], present: PresentOptimizer) -> list[dict[str, Any]]:
     """Settings as the file has them, as transformers' own resume takes them too, for the present groups."""
     made: list[dict[str, Any]] = []
     start = 0

@@ -57,13 +57,11 @@ def decay_parameter_names(model: nn.Module) -> list[str]:
 def parameter_groups(
     model: nn.Module, args: TrainingArguments, decay_names: Iterable[str] | None = None
 ) -> list[dict[str, Any]]:
-    """Two groups, with and without weight decay; one where nothing decays, since each costs its own kernels."""
+    """Two groups, with and without weight decay, as in transformers; also where nothing decays, for it may later on."""
     decays = set(decay_parameter_names(model) if decay_names is None else decay_names)
     trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not trained:
         raise ValueError("No parameter of the model requires a gradient: unfreeze some before training.")
-    if not args.weight_decay:
-        return [{"params": [parameter for _, parameter in trained], "weight_decay": 0.0}]
     return [
         {"params": [parameter for name, parameter in trained if name in decays], "weight_decay": args.weight_decay},
         {"params": [parameter for name, parameter in trained if name not in decays], "weight_decay": 0.0},
@@ -276,6 +274,9 @@ def build_optimizer(
         return cls()(model, **kwargs)  # transformers' contract for factories
     target = next((kwargs.pop(key) for key in ("params", "model", "optimizer_dict") if key in kwargs), None)
     groups = parameter_groups(model, args, decay_names) if target is None else target
+    if target is None and issubclass(cls, torch.optim.LBFGS):
+        # It takes no groups, and does not decay.
+        groups = [parameter for group in groups for parameter in group["params"]]
     optimizer = cls(groups, **kwargs)
     if kwargs.get("optim_bits") == 8:
         optim_extra.keep_embeddings_in_full_precision(model)

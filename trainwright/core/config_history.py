@@ -1,0 +1,98 @@
+"""``config.history.jsonl``: every setting that was changed while a run went on, one JSON object a line.
+
+The run directory has the whole of it, each checkpoint what had been changed by then.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import stat
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trainwright.core.files import replace_text
+
+FILE = "config.history.jsonl"
+#: What makes two entries the same change; when and by which command it was made may differ after a kill.
+_SAME = ("step", "what", "from", "to")
+_LARGEST = 16 * 2**20
+logger = logging.getLogger("trainwright")
+
+
+class Change(NamedTuple):
+    """A setting that is not what it was in the checkpoint."""
+
+    what: str
+    before: Any
+    after: Any
+    effect: str
+
+    def at(self, step: int, when: float, command: list[str]) -> dict[str, Any]:
+        """The entry in the history: made at ``step``."""
+        return {
+            "step": step,
+            "what": self.what,
+            "from": self.before,
+            "to": self.after,
+            "effect": self.effect,
+            "when": when,
+            "command": command,
+        }
+
+
+def read_history(folder: Path) -> list[dict[str, Any]]:
+    """The entries in a run directory or a checkpoint; lines that are none are left out."""
+    try:
+        descriptor = os.open(folder / FILE, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except OSError:
+        return []
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return []
+        text = file.read(_LARGEST).decode("utf-8", "replace")
+    return [entry for line in text.splitlines() if (entry := _entry(line)) is not None]
+
+
+def _entry(line: str) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return entry if isinstance(entry, dict) and set(_SAME) <= set(entry) else None
+
+
+def with_changes(
+    before: list[dict[str, Any]], written: list[dict[str, Any]], new: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The history of a run that goes on: ``before`` its checkpoint, and what is ``new``.
+
+    What a killed attempt has ``written`` already keeps its time.
+
+    >>> first = Change("learning_rate", 0.1, 0.01, "course").at(40, 1.0, ["train"])
+    >>> again = Change("learning_rate", 0.1, 0.01, "course").at(40, 9.0, ["train"])
+    >>> [entry["when"] for entry in with_changes([], [first], [again])]
+    [1.0]
+    """
+    known = {_key(entry): entry for entry in written}
+    return [*before, *(known.get(_key(entry), entry) for entry in new)]
+
+
+def _key(entry: dict[str, Any]) -> str:
+    return json.dumps([entry[name] for name in _SAME], sort_keys=True)
+
+
+def history_text(entries: list[dict[str, Any]]) -> str:
+    """The contents of the file."""
+    return "".join(json.dumps(entry, default=str) + "\n" for entry in entries)
+
+
+def write_history(folder: Path, entries: list[dict[str, Any]]) -> None:
+    """Bring the file of a run directory up to date; none where nothing was changed."""
+    if read_history(folder) == entries:
+        return
+    if not entries:
+        (folder / FILE).unlink(missing_ok=True)
+        return
+    replace_text(folder / FILE, history_text(entries))

@@ -1,0 +1,119 @@
+"""An experiment that is trained again: the same, with something changed, or something else altogether."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from trainwright.checkpoint.directory import list_checkpoints
+from trainwright.config.effects import Effect, effect_of
+from trainwright.config.errors import ConfigError
+from trainwright.config.loading import ARGUMENT_SECTIONS, Loaded
+from trainwright.config.secrets import redacted_values
+from trainwright.config.stored_arguments import stored_arguments
+from trainwright.core.callback import TrainerCallback
+from trainwright.core.config_history import Change
+from trainwright.core.finished import Finished, read_finished
+from trainwright.experiment.building import Built, run_folder
+from trainwright.experiment.stored import differences, resolved, store, stored_document
+from trainwright.training.changes import differing_arguments
+
+#: Arguments, which are compared by value, and a label.
+_NO_SETTINGS = (*ARGUMENT_SECTIONS, "name")
+#: Arguments that give a finished run steps to take.
+_LENGTH = {"num_train_epochs", "max_steps"}
+
+
+def changed_settings(loaded: Loaded, folder: Path) -> list[Change]:
+    """What the experiment's file says otherwise than the run in ``folder``; its arguments are compared by value."""
+    document = stored_document(folder)
+    before = {} if document is None else document.data
+    found = differences(before, redacted_values(resolved(loaded)))
+    return [
+        Change(name, old, new, effect_of(name).value)
+        for name, old, new in found
+        if name.split(".")[0] not in _NO_SETTINGS
+    ]
+
+
+def settings_of(loaded: Loaded) -> dict[str, Any]:
+    """Everything that the experiment says besides its arguments, by name; a checkpoint keeps it."""
+    plain = redacted_values(resolved(loaded))
+    found = differences({}, {name: value for name, value in plain.items() if name not in _NO_SETTINGS})
+    return {name: json.loads(json.dumps(value, default=str)) for name, _, value in found}
+
+
+def refuse_another_experiment(folder: Path, changes: list[Change]) -> None:
+    """The steps so far belong to something else."""
+    if found := [change for change in changes if change.effect == Effect.EXPERIMENT]:
+        listed = "; ".join(f"{one.what} was {one.before!r} and is {one.after!r} now" for one in found)
+        raise ConfigError(
+            f"{folder} holds another experiment: {listed}. Set {'it' if len(found) == 1 else 'them'} back, choose "
+            "another name or training.output_dir, or add --fresh (a new folder; this one stays as it is)."
+        )
+
+
+def finished_before(folder: Path, args: Any, changes: list[Change]) -> Finished | None:
+    """How the run ended, where it did and nothing is asked for that would lead it on; nothing is touched then."""
+    end = read_finished(folder)
+    config = stored_arguments(folder)
+    if end is None or config is None or not list(folder.glob("*.safetensors")):
+        return None
+    changes = [*changes, *differing_arguments(config, args.to_dict())]
+    refuse_another_experiment(folder, changes)
+    course = [change for change in changes if change.effect == Effect.COURSE]
+    goes_on = any(one.what in _LENGTH or (end.reason is not None and one.effect == Effect.COURSE) for one in course)
+    if goes_on:
+        return None
+    if course:
+        listed = ", ".join(f"{one.what} {one.after!r} (was {one.before!r})" for one in course)
+        raise ConfigError(
+            f"{folder} is {end.words}, and there is no step left for {listed} to act on: raise "
+            "training.num_train_epochs or training.max_steps too, or start anew with --fresh."
+        )
+    return end
+
+
+def in_a_new_folder(loaded: Loaded) -> Loaded:
+    """The experiment in a folder of its own: the first of runs/name, runs/name-2, runs/name-3 that is free."""
+    wanted = run_folder(loaded)
+    number, folder = 2, wanted
+    while True:
+        try:
+            folder.mkdir(parents=True)
+            break
+        except FileExistsError:
+            folder, number = wanted.with_name(f"{wanted.name}-{number}"), number + 1
+    said = loaded.experiment
+    where = {"output_dir": str(folder)}
+    if "output_dir" in said.checkpoint:
+        changed = dataclasses.replace(said, checkpoint={**said.checkpoint, **where})
+    else:
+        changed = dataclasses.replace(said, training={**said.training, **where})
+    return dataclasses.replace(loaded, experiment=changed)
+
+
+def is_begun(folder: Path) -> bool:
+    """Return True where a run in ``folder`` can go on."""
+    return bool(list_checkpoints(folder))
+
+
+class StoreExperiment(TrainerCallback):
+    """Writes ``experiment.yaml`` once it is sure that the training begins: what is refused changes nothing."""
+
+    _leaves_model_alone = True
+
+    def __init__(self, built: Built, folder: Path) -> None:
+        self._built, self._folder = built, folder
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if args.should_save and not kwargs.get("is_over"):
+            store(self._built, self._folder)
+
+
+def keep_record(built: Built, folder: Path) -> None:
+    """Let the run say what it is: in its folder, and in each of its checkpoints."""
+    built.trainer._setup.settings = settings_of(built.loaded)
+    built.trainer.add_callback(StoreExperiment(built, folder))

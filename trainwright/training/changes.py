@@ -1,0 +1,182 @@
+"""Which settings of a resumed run are not those of its checkpoint, and what that means."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from trainwright.config.effects import GLOBAL_BATCH, KEPT_BY_TRANSFORMERS, OF_THIS_START, Effect, effect_of
+from trainwright.config.secrets import holds_mask, masked_command, redacted_values
+from trainwright.config.stored_arguments import stored_arguments
+from trainwright.core.config_history import Change, read_history, with_changes
+from trainwright.engines.torch.made import without_rates
+from trainwright.training.course import CourseSoFar
+from trainwright.training.plan import total_train_batch_size
+from trainwright.training.run import TrainingRun
+from trainwright.training.save_model import run_folder
+from trainwright.training.setup import Setup
+
+logger = logging.getLogger("trainwright")
+
+
+def changed_arguments(before: dict[str, Any], setup: Setup) -> list[Change]:
+    """Arguments that are not those of a checkpoint."""
+    return differing_arguments(before, setup.given_args.to_dict())
+
+
+def differing_arguments(before: dict[str, Any], now: dict[str, Any]) -> list[Change]:
+    """Arguments whose value is another; those that one of the two does not have are not compared."""
+    # As they come out of a file: a tuple is a list there.
+    now = json.loads(json.dumps(redacted_values(now), default=str))
+    before = json.loads(json.dumps(before, default=str))
+    return [
+        Change(name, before[name], value, effect_of(name).value)
+        for name, value in now.items()
+        if name in before and name not in OF_THIS_START and before[name] != value
+        if not holds_mask(value) and not holds_mask(before[name])
+    ]
+
+
+def refuse_another_experiment(setup: Setup, checkpoint: Path) -> None:
+    """Before anything is written: steps so far belong to another experiment."""
+    config = stored_arguments(checkpoint)
+    changes = changed_arguments(config, setup) if config is not None else []
+    settings = _stored_settings(checkpoint)
+    if settings:
+        changes += _settings_that_differ(settings, setup.settings)
+    refuse([change for change in changes if change.effect == Effect.EXPERIMENT], checkpoint)
+
+
+def refuse(changes: list[Change], where: Path) -> None:
+    """Name what is another experiment, with both values."""
+    if changes:
+        listed = "; ".join(f"{one.what} was {one.before!r} and is {one.after!r} now" for one in changes)
+        raise ValueError(
+            f"{where} belongs to another experiment: {listed}. Set {'it' if len(changes) == 1 else 'them'} back to go "
+            "on, or start a new run in another output_dir (on the command line: --fresh)."
+        )
+
+
+def _stored_settings(checkpoint: Path) -> dict[str, Any]:
+    try:
+        with (checkpoint / "training_state.json").open(encoding="utf-8") as file:
+            found = json.load(file).get("settings")
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _settings_that_differ(before: dict[str, Any], now: dict[str, Any]) -> list[Change]:
+    """Of an experiment's file, where what is left out counts too."""
+    names = {**before, **now} if before and now else {}
+    both = ((name, before.get(name), now.get(name)) for name in names)
+    return [Change(name, old, new, effect_of(name).value) for name, old, new in both if old != new]
+
+
+def note_changes(run: TrainingRun, checkpoint: Path, rest: dict[str, Any]) -> None:
+    """Say what is changed from here on, and make it part of the run's history."""
+    setup = run.setup
+    changes = changed_arguments(run.config_then, setup) if run.config_then is not None else []
+    changes = _with_global_batch(changes, run, rest["processes"])
+    changes += _settings_that_differ(rest["settings"], setup.settings)
+    changes += _of_callbacks(setup)
+    changes += _of_given_tools(setup, run, run.so_far)
+    run.changes = changes
+    step = setup.state.global_step
+    new = [change.at(step, round(time.time(), 3), masked_command(sys.argv)) for change in changes]
+    written = read_history(run_folder(setup)) if setup.args.should_save else []
+    run.history = with_changes(read_history(checkpoint), written, new)
+    _forget_another_metric(setup, changes)
+    if setup.args.should_log:
+        say_changes(changes, step, follows_arguments=setup.own_optimizer)
+
+
+def say_changes(changes: list[Change], step: int, *, follows_arguments: bool) -> None:
+    """One line for what changes the course, one for the rest."""
+    course = [change for change in changes if change.effect == Effect.COURSE]
+    idle = [change.what for change in course if change.what in KEPT_BY_TRANSFORMERS and not follows_arguments]
+    course = [change for change in course if change.what not in idle]
+    if course:
+        kept = [change.what for change in course if change.what in KEPT_BY_TRANSFORMERS]
+        note = f" (transformers would keep the old {', '.join(kept)})" if kept else ""
+        logger.warning("From step %d on with %s%s.", step, _listed(course), note)
+    if idle:
+        logger.warning(
+            "%s changed, but the optimizer was given by the script and does not follow the arguments.", ", ".join(idle)
+        )
+    free = [change for change in changes if change.effect == Effect.FREE]
+    if free:
+        logger.info("Goes on with %s.", _listed(free))
+
+
+def _listed(changes: list[Change]) -> str:
+    return ", ".join(f"{one.what} {_short(one.after)} (was {_short(one.before)})" for one in changes)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _with_global_batch(changes: list[Change], run: TrainingRun, processes: int) -> list[Change]:
+    """Batch size and accumulation are free where a step has as many samples as before."""
+    before = run.config_then or {}
+    if not all(isinstance(before.get(name), int) for name in GLOBAL_BATCH):
+        return changes
+    together = before.get("tensor_parallel_size") or 1
+    then = before[GLOBAL_BATCH[0]] * before[GLOBAL_BATCH[1]] * max(processes // together, 1)
+    if then != total_train_batch_size(run.setup.args):
+        if processes != run.setup.backend.world_size:
+            changes = [*changes, Change("processes", processes, run.setup.backend.world_size, Effect.COURSE.value)]
+        return changes
+    if processes != run.setup.backend.world_size:
+        changes = [*changes, Change("processes", processes, run.setup.backend.world_size, Effect.FREE.value)]
+    return [one._replace(effect=Effect.FREE.value) if one.what in GLOBAL_BATCH else one for one in changes]
+
+
+def _of_callbacks(setup: Setup) -> list[Change]:
+    """What callbacks were made with (the patience of early stopping), which a resume does not bring back."""
+    if setup.args.restore_callback_states_from_checkpoint:
+        return []
+    found: list[Change] = []
+    states = {name: list(s) if isinstance(s, list) else [s] for name, s in setup.state.stateful_callbacks.items()}
+    for callback in setup.callbacks.callbacks:
+        name = type(callback).__name__
+        if not states.get(name) or not callable(getattr(callback, "state", None)):
+            continue
+        before = states[name].pop(0)
+        now = callback.state()
+        if isinstance(before, dict) and isinstance(now, dict):
+            differing = differing_arguments(before.get("args") or {}, now.get("args") or {})
+            found += [one._replace(what=f"{name}.{one.what}", effect=Effect.COURSE.value) for one in differing]
+    return found
+
+
+def _of_given_tools(setup: Setup, run: TrainingRun, so_far: CourseSoFar | None) -> list[Change]:
+    """What the script's own optimizer and schedule are made with otherwise."""
+    if so_far is None or run.made is None:
+        return []
+    found: list[Change] = []
+    if not setup.own_optimizer:
+        for number, (old, new) in enumerate(zip(so_far.made.groups, run.made.groups, strict=True)):
+            where = "optimizer" if len(run.made.groups) == 1 else f"optimizer.groups.{number}"
+            found += _changed(where, old, new)
+    if not setup.own_scheduler and so_far.made.schedule is not None:
+        found += _changed("schedule", without_rates(so_far.made) or {}, without_rates(run.made) or {})
+    return found
+
+
+def _changed(where: str, old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
+    names = [name for name in new if name in old and old[name] != new[name]]
+    return [Change(f"{where}.{name}", old[name], new[name], Effect.COURSE.value) for name in names]
+
+
+def _forget_another_metric(setup: Setup, changes: list[Change]) -> None:
+    """The best value so far was of another metric."""
+    if any(change.what in ("metric_for_best_model", "greater_is_better") for change in changes):
+        state = setup.state
+        state.best_metric = state.best_global_step = state.best_model_checkpoint = None
