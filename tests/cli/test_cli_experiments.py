@@ -86,7 +86,7 @@ def test_the_same_command_goes_on(place: Path) -> None:
     assert all(bool((whole[name] == parts[name]).all()) for name in whole)
     again = call("train", "e.yaml", "name=parts")
     assert again.exit_code == 0
-    assert "trained 0 steps" in again.output
+    assert "runs/parts is finished at step" in again.output
 
 
 def test_resume_from_the_folder_alone_even_if_it_moved(place: Path) -> None:
@@ -94,18 +94,59 @@ def test_resume_from_the_folder_alone_even_if_it_moved(place: Path) -> None:
     (place / "runs/e").rename(place / "moved")
     done = call("resume", "moved", "training.max_steps=8")
     assert done.exit_code == 0, done.output
-    assert "Goes on with training.max_steps: 8 (was 5)" in done.output
+    assert "From step 5 on with max_steps 8 (was 5)" in done.output
+    changed = [json.loads(line) for line in (place / "moved/config.history.jsonl").read_text().splitlines()]
+    assert [(one["step"], one["what"], one["from"], one["to"]) for one in changed] == [(5, "max_steps", 5, 8)]
     assert list_checkpoints(place / "moved")[-1].name == "checkpoint-8"
     assert not (place / "runs/e").exists()
 
 
-def test_data_that_changed_in_between_is_named(place: Path) -> None:
+def test_data_that_changed_in_between_is_refused(place: Path) -> None:
     assert call("train", "e.yaml", "training.max_steps=2").exit_code == 0
-    assert "was changed" not in call("train", "e.yaml", "training.max_steps=3").output
+    # Written again with the same contents: nothing has changed.
+    (place / "t.csv").write_text(TABLE)
+    assert call("train", "e.yaml", "training.max_steps=3").exit_code == 0
+    before = contents(place / "runs/e")
     (place / "t.csv").write_text(TABLE.replace("0,0,x", "9,9,x"))
     done = call("train", "e.yaml", "training.max_steps=4")
+    assert done.exit_code == 2
+    assert f"{place / 't.csv'} is not what it was when the run in runs/e began" in done.output
+    assert contents(place / "runs/e") == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_finished_run_is_not_touched_by_running_it_again(place: Path) -> None:
+    assert call("train", "e.yaml", "training.max_steps=3").exit_code == 0
+    before = contents(place / "runs/e")
+    same = call("train", "e.yaml", "training.max_steps=3")
+    assert same.exit_code == 0
+    assert "finished at step 3 of 3: there is nothing left to do" in same.output
+    free = call("train", "e.yaml", "training.max_steps=3", "training.logging_steps=1")
+    assert free.exit_code == 0
+    idle = call("train", "e.yaml", "training.max_steps=3", "training.learning_rate=0.5")
+    assert idle.exit_code == 2
+    assert "no step left for learning_rate 0.5 (was 0.001)" in idle.output
+    seed = call("resume", "runs/e", "training.seed=7")
+    assert seed.exit_code == 2
+    assert "seed was 42 and is 7 now" in seed.output
+    assert contents(place / "runs/e") == before
+
+
+def test_a_changed_rate_acts_when_a_run_goes_on(place: Path) -> None:
+    assert call("train", "e.yaml", "training.max_steps=3").exit_code == 0
+    changes = ("training.max_steps=6", "training.learning_rate=1e-7", "training.logging_steps=1")
+    done = call("resume", "runs/e", *changes)
     assert done.exit_code == 0, done.output
-    assert f"{place / 't.csv'} was changed since the run began" in done.output
+    lines = [json.loads(line) for line in (place / "runs/e/metrics.jsonl").read_text().splitlines()]
+    assert [line["learning_rate"] for line in lines if line["step"] == 4 and "loss" in line] == [1e-7 * 3 / 6]
+    shown = json.loads(call("show", "runs/e", "--json").output)
+    assert {(one["what"], one["to"]) for one in shown["history"]} >= {("learning_rate", 1e-7), ("max_steps", 6)}
+    assert shown["settings"]["learning_rate"] == 1e-7
+    assert "learning_rate: 0.001 -> 1e-07" in call("show", "runs/e").output
+    assert call("show", ".").exit_code == 2
 
 
 def test_another_experiment_does_not_overwrite_a_run(place: Path) -> None:
@@ -113,14 +154,18 @@ def test_another_experiment_does_not_overwrite_a_run(place: Path) -> None:
     before = (place / "runs/e/model.safetensors").read_bytes()
     other = call("train", "e.yaml", "training.max_steps=2", "model.options={width: 4}")
     assert other.exit_code == 2
-    assert "runs/e holds a run with another model.options.width" in other.output
+    assert "runs/e holds another experiment: model.options.width was None and is 4 now" in other.output
     assert (place / "runs/e/model.safetensors").read_bytes() == before
-    wrong = call("train", "e.yaml", "training.optim=sdg", "--fresh")
-    # A mistake leaves the earlier run where it is.
-    assert (wrong.exit_code, "The earlier run" in wrong.output) == (2, False)
+    # A mistake begins nothing.
+    assert call("train", "e.yaml", "training.optim=sdg", "--fresh").exit_code == 2
+    assert not (place / "runs/e-2").exists()
     fresh = call("train", "e.yaml", "training.max_steps=2", "model.options={width: 4}", "--fresh")
     assert fresh.exit_code == 0, fresh.output
-    assert (place / "runs/e-old-1/model.safetensors").read_bytes() == before
+    assert "A new run in runs/e-2" in fresh.output
+    assert (place / "runs/e-2/model.safetensors").is_file()
+    assert (place / "runs/e/model.safetensors").read_bytes() == before
+    stopped = call("train", "e.yaml", "training.max_hours=1e-9", "--fresh")
+    assert (stopped.exit_code, "resume runs/e-3" in stopped.output) == (75, True)
 
 
 def test_check_says_what_will_happen_and_leaves_nothing(place: Path) -> None:

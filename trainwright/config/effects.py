@@ -150,3 +150,20 @@ def arguments_by_effect() -> dict[Effect, list[str]]:
     names = [name for topic in reversed(TOPICS) for name in topic.__dataclass_fields__]
     known = [name for name in names if name not in OF_THIS_START and name not in RemovedFields.__dataclass_fields__]
     return {effect: [name for name in known if effect_of(name) is effect] for effect in Effect}
+
+
+def effects_table() -> str:
+    """The table of docs/changing-a-run.md: ``python -m trainwright.config.effects``."""
+    meaning = {
+        Effect.FREE: "applied at once",
+        Effect.COURSE: "applied from the resumed step on, said, and kept in the history",
+        Effect.EXPERIMENT: "refused, with both values",
+    }
+    lines = ["| effect | what becomes of a change | arguments |", "|---|---|---|"]
+    for effect, names in arguments_by_effect().items():
+        lines.append(f"| **{effect.value}** | {meaning[effect]} | {', '.join(f'`{name}`' for name in names)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(effects_table(), end="")

@@ -1,0 +1,299 @@
+"""A resumed run with other settings trains on by them, as if they had always been set; and its record says so."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor, nn
+
+from tests.faults.runner import rows
+from tests.faults.scenarios import Scenario
+from tests.faults.test_changes import BY_EPOCHS, Numbered, Stable, cut
+from tests.faults.test_exactness import build
+from trainwright import EarlyStoppingCallback, Trainer, TrainingArguments
+from trainwright.config.effects import Effect, arguments_by_effect, effect_of
+from trainwright.config.fields import TOPICS
+
+SETTINGS = {**BY_EPOCHS, "logging_steps": 1}
+
+
+def whole(folder: Path, **settings: Any) -> Trainer:
+    trainer = build(Scenario({**SETTINGS, **settings}, model=Stable, data=Numbered), folder)
+    trainer.train()
+    return trainer
+
+
+def resumed(folder: Path, **settings: Any) -> Trainer:
+    trainer = build(Scenario({**SETTINGS, **settings}, model=Stable, data=Numbered), folder)
+    trainer.train(resume_from_checkpoint=True)
+    return trainer
+
+
+def rates(trainer: Trainer) -> dict[int, float]:
+    return {entry["step"]: entry["learning_rate"] for entry in trainer.state.log_history if "loss" in entry}
+
+
+CURVES: dict[str, dict[str, Any]] = {
+    "another rate": {"learning_rate": 1e-3},
+    "another curve": {"lr_scheduler_type": "linear"},
+    "a warm-up": {"warmup_steps": 6},
+    "other options": {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.5}},
+    "more epochs": {"num_train_epochs": 5},
+    "fewer epochs": {"num_train_epochs": 2},
+    "all of it": {"learning_rate": 0.5, "lr_scheduler_type": "polynomial", "warmup_steps": 2, "num_train_epochs": 4},
+}
+
+
+@pytest.mark.parametrize("change", CURVES)
+def test_rates_are_those_of_a_run_that_was_always_set_so(change: str, tmp_path: Path) -> None:
+    cut(tmp_path / "cut", 4)
+    other = resumed(tmp_path / "cut", **CURVES[change])
+    always = whole(tmp_path / "whole", **CURVES[change])
+    later = {step: rate for step, rate in rates(always).items() if step > 4}
+    assert later
+    assert {step: rate for step, rate in rates(other).items() if step > 4} == later
+
+
+def test_a_finished_run_that_is_extended_has_no_step_at_rate_zero(tmp_path: Path) -> None:
+    whole(tmp_path)
+    longer = resumed(tmp_path, num_train_epochs=4)
+    assert longer.state.global_step == 12
+    assert all(rate > 0 for step, rate in rates(longer).items() if step > 9)
+
+
+def _loop(model: nn.Module, batches: list[list[dict[str, Tensor]]], optimizer: torch.optim.Optimizer) -> None:
+    for group in batches:
+        optimizer.zero_grad()
+        inputs = torch.stack([row["x"] for row in group])
+        labels = torch.stack([row["labels"] for row in group])
+        nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+
+
+class Linear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        logits = self.layer(x)
+        return {"logits": logits} if labels is None else {"loss": nn.functional.cross_entropy(logits, labels)}
+
+
+def test_the_weights_are_those_of_a_loop_that_changes_rate_and_decay(tmp_path: Path) -> None:
+    """One parameter group decays in the second half, which did not in the first: as a loop in plain PyTorch does."""
+    samples = [{"x": torch.randn(4), "labels": torch.tensor(number % 3)} for number in range(24)]
+
+    def run(steps: int, **settings: Any) -> Trainer:
+        arguments = TrainingArguments(
+            str(tmp_path / "run"),
+            per_device_train_batch_size=4,
+            max_steps=steps,
+            lr_scheduler_type="constant",
+            max_grad_norm=0,
+            train_sampling_strategy="sequential",
+            optim="adamw_torch",
+            report_to="none",
+            resume="auto",
+            **settings,
+        )
+        trainer = Trainer(Linear(), arguments, train_dataset=samples)
+        trainer.train()
+        return trainer
+
+    run(3, learning_rate=0.1)
+    ours = run(6, learning_rate=0.02, weight_decay=0.3, adam_beta1=0.5)
+    model = Linear()
+    groups = [{"params": [model.layer.weight]}, {"params": [model.layer.bias]}]
+    optimizer = torch.optim.AdamW(groups, lr=0.1, weight_decay=0.0)
+
+    class Logits(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return model.layer(x)
+
+    batches = [samples[start : start + 4] for start in range(0, 24, 4)]
+    _loop(Logits(), batches[:3], optimizer)
+    for group, decay in zip(optimizer.param_groups, (0.3, 0.0), strict=True):
+        group["lr"], group["weight_decay"], group["betas"] = 0.02, decay, (0.5, 0.999)
+    _loop(Logits(), batches[3:], optimizer)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, dict(ours.model.named_parameters())[name]), name
+
+
+def test_schedules_that_follow_a_metric_scale_with_the_rate(tmp_path: Path) -> None:
+    metric = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss"}
+    settings = {**metric, "lr_scheduler_type": "reduce_lr_on_plateau", "lr_scheduler_kwargs": {"patience": 0}}
+    # Every evaluation looks worse than the first.
+    settings["lr_scheduler_kwargs"] |= {"threshold": 100.0, "threshold_mode": "abs", "factor": 0.5}
+    cut(tmp_path, 4, **settings)
+    then = json.loads((tmp_path / "checkpoint-4" / "training_state.json").read_text())
+    trainer = resumed(tmp_path, learning_rate=0.2, **settings)
+    before = then["optimizer"]["param_groups"][0]["lr"]
+    assert before < 2e-2
+    assert rates(trainer)[5] == pytest.approx(before * 10)
+
+
+@pytest.mark.parametrize("kind", ["reduce_lr_on_plateau", "greedy"])
+def test_from_a_curve_to_a_metric_and_back(kind: str, tmp_path: Path) -> None:
+    metric = {"eval_strategy": "steps", "eval_steps": 3, "metric_for_best_model": "loss"}
+    cut(tmp_path, 4, **metric)
+    trainer = resumed(tmp_path, lr_scheduler_type=kind, save_steps=1, max_steps=7, **metric)
+    assert rates(trainer)[5] == 2e-2
+    back = resumed(tmp_path, lr_scheduler_type="linear", **metric)
+    assert rates(back)[8] == pytest.approx(2e-2 * 2 / 9)
+
+
+class Given:
+    """A script that makes its optimizer and schedule itself."""
+
+    def __init__(self, folder: Path, steps: int, **made: Any) -> None:
+        torch.manual_seed(0)
+        model = Stable()
+        optimizer = torch.optim.SGD(model.parameters(), lr=made.pop("lr", 0.1), momentum=made.pop("momentum", 0.9))
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=made.pop("gamma", 0.5))
+        arguments = TrainingArguments(
+            str(folder), max_steps=steps, logging_steps=1, resume="auto", report_to="none", save_steps=1, **made
+        )
+        self.trainer = Trainer(model, arguments, train_dataset=rows(24), optimizers=(optimizer, schedule))
+        self.trainer.train()
+
+
+def test_an_optimizer_that_the_script_makes_goes_on_as_it_makes_it_now(tmp_path: Path) -> None:
+    Given(tmp_path, 4)
+    trainer = Given(tmp_path, 8, lr=0.01, momentum=0.5, gamma=0.1).trainer
+    assert trainer.optimizer.param_groups[0]["momentum"] == 0.5
+    assert rates(trainer)[5] == pytest.approx(0.01 * 0.1**2)
+    assert rates(trainer)[7] == pytest.approx(0.01 * 0.1**3)
+    changed = {entry["what"]: (entry["from"], entry["to"]) for entry in history(tmp_path)}
+    assert changed["optimizer.lr"] == (0.1, 0.01)
+    assert changed["optimizer.momentum"] == (0.9, 0.5)
+    assert changed["schedule.gamma"] == (0.5, 0.1)
+
+
+def test_arguments_that_such_an_optimizer_does_not_follow_are_said_not_to_act(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Given(tmp_path, 4)
+    caplog.set_level(logging.WARNING, logger="trainwright")
+    trainer = Given(tmp_path, 6, learning_rate=7.0).trainer
+    assert rates(trainer)[5] == pytest.approx(0.1 * 0.5**2)
+    assert "learning_rate changed, but the optimizer was given by the script" in caplog.text
+
+
+def test_an_early_stop_takes_the_new_patience(tmp_path: Path) -> None:
+    settings = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss", "learning_rate": 0.0}
+
+    def run(patience: int, **how: Any) -> Trainer:
+        trainer = build(Scenario({**SETTINGS, **settings, "save_steps": 1}, model=Stable), tmp_path)
+        trainer.add_callback(EarlyStoppingCallback(patience))
+        trainer.train(**how)
+        return trainer
+
+    assert run(2).state.global_step == 3
+    assert run(2, resume_from_checkpoint=True).state.global_step == 3
+    assert run(4, resume_from_checkpoint=True).state.global_step == 5
+    assert {"EarlyStoppingCallback.early_stopping_patience"} == {entry["what"] for entry in history(tmp_path)}
+
+
+def test_another_metric_begins_with_no_best_value(tmp_path: Path) -> None:
+    settings = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss", "save_steps": 1}
+    cut(tmp_path, 4, **settings)
+    trainer = resumed(tmp_path, **{**settings, "greater_is_better": True})
+    evaluations = {entry["step"]: entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry}
+    assert trainer.state.best_metric == max(loss for step, loss in evaluations.items() if step > 4)
+
+
+# ---- the record
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "config.history.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_what_was_changed_is_kept_once_and_checkpoints_keep_what_was_true(tmp_path: Path) -> None:
+    cut(tmp_path, 4)
+    # Twice, as after a kill before the next checkpoint.
+    for _ in range(2):
+        trainer = build(
+            Scenario({**SETTINGS, "learning_rate": 0.1, "save_steps": 100}, model=Stable, data=Numbered), tmp_path
+        )
+        trainer.add_callback(_Breaks(6))
+        with pytest.raises(RuntimeError, match="enough"):
+            trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    entries = history(tmp_path)
+    assert [(e["step"], e["what"], e["from"], e["to"]) for e in entries if e["effect"] == "course"] == [
+        (4, "learning_rate", 2e-2, 0.1)
+    ]
+    assert yaml.safe_load((tmp_path / "config.yaml").read_text())["learning_rate"] == 0.1
+    assert yaml.safe_load((tmp_path / "checkpoint-4" / "config.yaml").read_text())["learning_rate"] == 2e-2
+    assert not (tmp_path / "checkpoint-4" / "config.history.jsonl").exists()
+    # Gone on from the same place without it: that course was given up, and the history does not claim it.
+    resumed_from_four = build(Scenario({**SETTINGS, "save_steps": 100}, model=Stable, data=Numbered), tmp_path)
+    resumed_from_four.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert "learning_rate" not in {entry["what"] for entry in history(tmp_path)}
+
+
+class _Breaks:
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == self._step:
+            raise RuntimeError("enough")
+
+
+def test_another_seed_is_refused_with_both_values_and_nothing_is_written(tmp_path: Path) -> None:
+    whole(tmp_path)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    with pytest.raises(ValueError, match=r"belongs to another experiment: seed was \d+ and is 99 now"):
+        resumed(tmp_path, seed=99)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_finished_run_is_left_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = whole(tmp_path)
+    caplog.set_level(logging.WARNING, logger="trainwright")
+    left = ("config.yaml", "env.json", "metrics.jsonl", "trainer_state.json", "finished.json", "experiment.yaml")
+    before = {name: (tmp_path / name).read_bytes() for name in left if (tmp_path / name).exists()}
+    again = resumed(tmp_path, learning_rate=0.5)
+    assert {name: (tmp_path / name).read_bytes() for name in left if (tmp_path / name).exists()} == before
+    assert not (tmp_path / "config.history.jsonl").exists()
+    assert "finished at step 9 of 9; nothing was trained, so learning_rate did not act" in caplog.text
+    for name, tensor in first.model.state_dict().items():
+        assert torch.equal(tensor, again.model.state_dict()[name])
+
+
+def test_a_changed_cut_of_the_same_batch_is_free(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cut(tmp_path, 4)
+    caplog.set_level(logging.WARNING, logger="trainwright")
+    resumed(tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=4)
+    assert "From step" not in caplog.text
+    effects = {entry["what"]: entry["effect"] for entry in history(tmp_path)}
+    assert effects["per_device_train_batch_size"] == effects["gradient_accumulation_steps"] == "free"
+
+
+def test_every_argument_has_an_effect() -> None:
+    known = arguments_by_effect()
+    assert {name for names in known.values() for name in names} <= {n for t in TOPICS for n in t.__dataclass_fields__}
+    assert all(known[effect] for effect in Effect)
+    assert effect_of("max_grad_norm") is effect_of("callbacks.early_stopping.patience") is Effect.COURSE
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [b"\x00\xff", b"- 1", b"!!python/object/apply:os.system ['true']", b"a: " + b"[" * 5000, b"learning_rate: {a: 1}"],
+)
+def test_a_config_that_somebody_wrote_over_does_no_harm(hostile: bytes, tmp_path: Path) -> None:
+    from trainwright.config.stored_arguments import stored_arguments
+
+    (tmp_path / "config.yaml").write_bytes(hostile)
+    found = stored_arguments(tmp_path)
+    assert found is None or found == {"learning_rate": {"a": 1}}
