@@ -19,6 +19,7 @@ from trainwright.config.loading import Loaded, load_experiment
 from trainwright.config.origin import OURS, library_running
 from trainwright.config.secrets import redacted_values
 from trainwright.core.errors import MissingMetricError, NotSavedError
+from trainwright.core.log_history import is_evaluation
 from trainwright.experiment.building import Built, build, build_trained, rows_of, run_folder, training_rows
 from trainwright.experiment.sources import columns_of
 from trainwright.experiment.stored import (
@@ -156,9 +157,13 @@ def _last_evaluation(built: Built) -> dict[str, float]:
     """The newest numbers of an evaluation, or of the one whose model is kept."""
     state = built.trainer.state
     step = state.best_global_step if built.args.load_best_model_at_end else None
-    entries = [entry for entry in state.log_history if any(str(name).startswith("eval_") for name in entry)]
-    chosen = [entry for entry in entries if step is None or entry.get("step") == step]
-    return {name: value for name, value in (chosen or entries or [{}])[-1].items() if name.startswith("eval_")}
+    newest: dict[str, float] | None = None
+    for entry in filter(is_evaluation, reversed(state.log_history)):
+        newest = newest or entry
+        if step is None or entry.get("step") == step:
+            newest = entry
+            break
+    return {name: value for name, value in (newest or {}).items() if name.startswith("eval_")}
 
 
 # ---- with a trained model

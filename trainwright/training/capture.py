@@ -17,6 +17,7 @@ from trainwright.checkpoint.optimizer_state import OWN_TYPE, flatten_optimizer, 
 from trainwright.checkpoint.pack import TensorPack, file_chunks
 from trainwright.checkpoint.saver import SaveJob
 from trainwright.checkpoint.shared_files import SharedFiles, gathered
+from trainwright.checkpoint.stored_log import LogKeeper
 from trainwright.checkpoint.training_state import CALLBACKS, OPTIMIZER, RANDOM, TRAINING
 from trainwright.checkpoint.weights import (
     WEIGHTS,
@@ -31,6 +32,7 @@ from trainwright.engines.torch.samples import sample
 from trainwright.engines.torch.targets import unwrap
 from trainwright.training.checkpoint_texts import Snapshot, arguments_text, callback_tensors, state_text, training_text
 from trainwright.training.hooks import is_ours, is_users_own
+from trainwright.training.log_keeping import log_for_checkpoint
 from trainwright.training.optimizers import optimizer_parameter_names
 from trainwright.training.recipe_folder import STATE, state_file
 from trainwright.training.run import TrainingRun
@@ -55,6 +57,7 @@ class Capture:
         self._packs: dict[str, TensorPack] = {}
         self._processor_files: dict[str, bytes] | None = None
         self._turn = 0
+        self.log = LogKeeper()
 
     def job(self, run: TrainingRun, target: Path, snapshot: Snapshot | None) -> SaveJob:
         """Everything of ``run`` at ``snapshot`` (None for a checkpoint of the model alone)."""
@@ -106,7 +109,8 @@ class Capture:
         if (recipe := setup.hooks().recipe_text()) is not None:
             texts["recipe.yaml"] = lambda: recipe
         files: dict[str, Callable[[], list[Chunk]]] = {}
-        texts["trainer_state.json"] = state_text(setup, snapshot, left_out)
+        log, noted = log_for_checkpoint(setup, self.log)
+        texts |= {"trainer_state.json": state_text(setup, snapshot, left_out, log), **noted}
         if snapshot is not None:
             parts[OPTIMIZER], optimizer = _optimizer_state(setup, left_out)
             parts[OPTIMIZER] |= {f"state.{name}.{IN_TRAINING}": t for name, t in snapshot.in_training.items()}

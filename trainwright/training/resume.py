@@ -14,6 +14,7 @@ from trainwright.core.state import TrainerState
 from trainwright.data.order import mixed_seed
 from trainwright.data.position import steps_are_alike
 from trainwright.engines.torch.randomness import random_state_from
+from trainwright.training.log_keeping import restore_log
 from trainwright.training.memory import take_up_cut
 from trainwright.training.random_state import restore_random_state
 from trainwright.training.restore import (
@@ -34,6 +35,7 @@ def continue_from(run: TrainingRun, checkpoint: Path) -> Unfinished:
     """Put everything where the checkpoint left it; returns what was still to be done there."""
     setup, plan = run.setup, run.plan
     saved = stored_state(checkpoint)
+    restore_log(run, checkpoint, saved)
     rest = restore_training_state(run, checkpoint)
     rest["data"] = place_of_import(run, rest["data"], saved)
     setup.state = saved
