@@ -23,6 +23,7 @@ from trainwright.core.log_history import (
     LogFiles,
     LogUnreadable,
     LongLog,
+    continues,
     is_evaluation,
 )
 from trainwright.core.log_record import FileMark, LogMark
@@ -60,7 +61,7 @@ class LogKeeper:
     """Chooses what a checkpoint holds of the log; looks at each entry once, however many checkpoints there are."""
 
     def __init__(self) -> None:
-        self._history: object = None
+        self._newest: Entry | None = None
         self._seen = 0
         self._last: tuple[int, Entry] | None = None
         self._best: tuple[int, Entry] | None = None
@@ -80,21 +81,23 @@ class LogKeeper:
 
     def _look(self, state: TrainerState, count: int) -> None:
         history = state.log_history
-        if history is not self._history and not isinstance(history, LongLog):
+        if not continues(history, self._seen, self._newest):
             self._seen, self._last, self._best = 0, None, None
         if self._best is not None and self._best[1].get("step") != state.best_global_step:
             self._best = None
-        for index in range(self._seen, count):
-            if is_evaluation(entry := history[index]):
+        for index, entry in enumerate(history[self._seen : count], self._seen):
+            if is_evaluation(entry):
                 self._last = (index, entry)
                 if entry.get("step") == state.best_global_step:
                     self._best = (index, entry)
-        self._history, self._seen = history, count
+        self._seen, self._newest = count, history[count - 1] if count else None
 
     def resume(self, history: MutableSequence[Entry], stored: StoredLog, before: list[Entry]) -> None:
         """Take up what an earlier process has seen."""
         self.evaluations.resume(history, stored.evaluations)
-        self._history, self._seen = history, stored.first
+        # What the checkpoint holds is looked at again.
+        is_in_memory = 0 < stored.first and not isinstance(history, LongLog)
+        self._seen, self._newest = stored.first, history[stored.first - 1] if is_in_memory else None
         # Of their places it counts only that they come before what the checkpoint holds.
         places = [(stored.first - len(before) + number, entry) for number, entry in enumerate(before)]
         self._best, self._last = (places[0], places[-1]) if places else (None, None)

@@ -112,6 +112,11 @@ class LongLog(MutableSequence[Entry]):
         self.is_lost = False
 
     @property
+    def older(self) -> int:
+        """How many entries are on disk only."""
+        return self._older
+
+    @property
     def recent(self) -> list[Entry]:
         """The newest entries, which are in memory."""
         return self._recent
@@ -227,28 +232,42 @@ def is_evaluation(entry: Entry) -> bool:
     return any(str(name).startswith("eval_") for name in entry)
 
 
+def continues(history: MutableSequence[Entry], seen: int, newest: Entry | None) -> bool:
+    """Return True when ``history`` begins with the ``seen`` entries of an earlier look, of which this was the newest.
+
+    Asked by an entry, since to keep the list would keep all that has left memory meanwhile.
+    """
+    if not seen or len(history) < seen:
+        return not seen
+    is_on_disk = isinstance(history, LongLog) and seen <= history.older
+    return is_on_disk or history[seen - 1] is newest
+
+
 class EvaluationCount:
     """Counts evaluations in a log, looking at each entry once: steps at which something named ``eval_`` was logged."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._history: object = None
+        self._newest: Entry | None = None
         self._seen = 0
         self._last_step: object = None
 
     def read(self, history: MutableSequence[Entry]) -> int:
         """Return how many there are in ``history``."""
-        is_longer = isinstance(self._history, list) and isinstance(history, LongLog)
-        if not (history is self._history or is_longer) or len(history) < self._seen:
+        if not continues(history, self._seen, self._newest):
             self.count, self._seen, self._last_step = 0, 0, None
         for entry in history[self._seen :]:
             if is_evaluation(entry) and entry.get("step") != self._last_step:
                 self.count, self._last_step = self.count + 1, entry.get("step")
-        self._history, self._seen = history, len(history)
+        self._take(history)
         return self.count
+
+    def _take(self, history: MutableSequence[Entry]) -> None:
+        self._seen, self._newest = len(history), history[-1] if history else None
 
     def resume(self, history: MutableSequence[Entry], count: int) -> None:
         """Take ``history`` as one with ``count`` evaluations, without looking through it."""
-        self.count, self._history, self._seen = count, history, len(history)
+        self.count = count
+        self._take(history)
         evaluated = (entry.get("step") for entry in reversed(history[-_LOOKED_AT:]) if is_evaluation(entry))
         self._last_step = next(evaluated, None)
