@@ -138,6 +138,7 @@ class Supervisor:
     lives: int = 0
     kills: dict[str, int] = field(default_factory=dict)
     recoveries: list[float] = field(default_factory=list)
+    _next: list[str] = field(default_factory=list)
 
     def steps(self) -> list[Step]:
         path = self.folder / STEPS
@@ -178,7 +179,10 @@ class Supervisor:
         ranks = sorted({step.process for step in self.steps()[-4:]} & set(everything))
         workers = [process for rank in ranks for process in children(rank)]
         victims = {"rank" if self.is_by_ranks else "process": ranks, "worker": workers, "group": everything}
-        kind = self.chance.choice([name for name, found in victims.items() if found])
+        if not self._next:
+            # Each kind as often as the others, in an order of chance.
+            self._next = self.chance.sample(list(victims), len(victims))
+        kind = self._next.pop() if victims[self._next[-1]] else "group"
         for process in victims[kind] if kind == "group" else [self.chance.choice(victims[kind])]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
@@ -248,10 +252,12 @@ def forked(work: Callable[[], None]) -> Life:
 
 def starter(folder: Path, given: argparse.Namespace, steps: int) -> Callable[[], Life]:
     if given.warm:
-        import torch  # noqa: F401
+        import torch
 
         from trainwright import Trainer  # noqa: F401
 
+        # The first one imports torch.compile's machinery.
+        torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))])
         return lambda: forked(lambda: train(folder, steps, given.save_every))
     script = [__file__, "--train", str(folder), "--steps", str(steps), "--save-every", str(given.save_every)]
     if given.processes == 1:

@@ -21,7 +21,7 @@ from trainwright.config.secrets import redacted_values
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.files import replace_text
 from trainwright.core.json_values import plain_values
-from trainwright.core.log_history import METRICS, Entry, LogFiles
+from trainwright.core.log_history import METRICS, Entry, Evaluations, LogFiles
 from trainwright.core.log_record import LogMark, LogRecord
 from trainwright.core.state import TrainerControl, TrainerState
 
@@ -32,8 +32,10 @@ class ResumedLog(NamedTuple):
     """The log of a checkpoint: as a list, and where its files are."""
 
     history: MutableSequence[Entry]
+    evaluations: Evaluations
     mark: LogMark
-    files: LogFiles
+    #: None where they are not what was marked.
+    files: LogFiles | None
 
 
 class RunDirectoryCallback(TrainerCallback):
@@ -66,10 +68,15 @@ class RunDirectoryCallback(TrainerCallback):
         resumed, self.resumed = self.resumed, None
         self.record = LogRecord(LogFiles(folder))
         history = state.log_history
-        if resumed is not None and resumed.history is history and self.record.resume(*resumed[1:], history):
-            return
+        evaluations = Evaluations()
+        if resumed is not None and resumed.history is history:
+            evaluations = resumed.evaluations
+            if resumed.files and self.record.resume(resumed.mark, resumed.files, history, evaluations):
+                return
+        else:
+            evaluations.see(0, history, state.best_global_step)
         lines = _kept_lines(folder / METRICS, state) if state.global_step else []
-        self.record.start(lines or [_text_of(_line_for(entry)) for entry in history], history)
+        self.record.start(lines or [_text_of(_line_for(entry)) for entry in history], history, evaluations)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         folder = run_directory(args)

@@ -19,12 +19,10 @@ from trainwright.core.log_history import (
     KEPT_IN_MEMORY,
     METRICS,
     Entry,
-    EvaluationCount,
+    Evaluations,
     LogFiles,
     LogUnreadable,
     LongLog,
-    continues,
-    is_evaluation,
 )
 from trainwright.core.log_record import FileMark, LogMark
 from trainwright.core.state import TrainerState
@@ -57,50 +55,28 @@ class StoredLog(NamedTuple):
         return json.dumps({**numbers, **counts, "files": files}, indent=2, sort_keys=True) + "\n"
 
 
-class LogKeeper:
-    """Chooses what a checkpoint holds of the log; looks at each entry once, however many checkpoints there are."""
+def kept_of(state: TrainerState, mark: LogMark, evaluations: Evaluations) -> tuple[list[Entry], StoredLog]:
+    """Return the entries for ``trainer_state.json``, and what is to be known of the others.
 
-    def __init__(self) -> None:
-        self._newest: Entry | None = None
-        self._seen = 0
-        self._last: tuple[int, Entry] | None = None
-        self._best: tuple[int, Entry] | None = None
-        self.evaluations = EvaluationCount()
+    ``evaluations`` are those among the entries that are on disk; later ones are added to them.
+    """
+    history = state.log_history
+    count = len(history)
+    evaluations.see(mark.entries, history[mark.entries : count], state.best_global_step)
+    # What is not on disk yet is in the checkpoint in any case.
+    first = max(0, min(mark.entries, count - KEPT))
+    before = evaluations.before(first)
+    return [*before, *history[first:count]], StoredLog(mark, len(before), first, evaluations.count)
 
-    def kept(self, state: TrainerState, mark: LogMark) -> tuple[list[Entry], StoredLog]:
-        """Return the entries for ``trainer_state.json``, and what is to be known of the others."""
-        history = state.log_history
-        count = len(history)
-        self._look(state, count)
-        # What is not on disk yet is in the checkpoint in any case.
-        first = max(0, min(mark.entries, count - KEPT))
-        found = [pair for pair in (self._best, self._last) if pair is not None and pair[0] < first]
-        before = [entry for _, entry in sorted(dict(found).items())]
-        stored = StoredLog(mark, len(before), first, self.evaluations.read(history))
-        return [*before, *history[first:count]], stored
 
-    def _look(self, state: TrainerState, count: int) -> None:
-        history = state.log_history
-        if not continues(history, self._seen, self._newest):
-            self._seen, self._last, self._best = 0, None, None
-        if self._best is not None and self._best[1].get("step") != state.best_global_step:
-            self._best = None
-        for index, entry in enumerate(history[self._seen : count], self._seen):
-            if is_evaluation(entry):
-                self._last = (index, entry)
-                if entry.get("step") == state.best_global_step:
-                    self._best = (index, entry)
-        self._seen, self._newest = count, history[count - 1] if count else None
-
-    def resume(self, history: MutableSequence[Entry], stored: StoredLog, before: list[Entry]) -> None:
-        """Take up what an earlier process has seen."""
-        self.evaluations.resume(history, stored.evaluations)
-        # What the checkpoint holds is looked at again.
-        is_in_memory = 0 < stored.first and not isinstance(history, LongLog)
-        self._seen, self._newest = stored.first, history[stored.first - 1] if is_in_memory else None
-        # Of their places it counts only that they come before what the checkpoint holds.
-        places = [(stored.first - len(before) + number, entry) for number, entry in enumerate(before)]
-        self._best, self._last = (places[0], places[-1]) if places else (None, None)
+def evaluations_of(
+    stored: StoredLog, kept: MutableSequence[Entry], best_step: int | None, *, is_whole: bool
+) -> Evaluations:
+    """Return the evaluations of a log of which a checkpoint holds ``kept``; without ``is_whole`` nobody has the rest."""
+    found = Evaluations()
+    found.see(stored.first - stored.evaluations_before if is_whole else 0, kept, best_step)
+    found.count = stored.evaluations
+    return found
 
 
 def read_stored_log(checkpoint: Path) -> StoredLog | None:

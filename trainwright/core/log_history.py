@@ -232,6 +232,38 @@ def is_evaluation(entry: Entry) -> bool:
     return any(str(name).startswith("eval_") for name in entry)
 
 
+class Evaluations:
+    """Evaluations of a log as they come: how many, the last one, and that of the best model."""
+
+    def __init__(self) -> None:
+        #: Steps at which something named ``eval_`` was logged.
+        self.count = 0
+        #: Place in the log, and entry.
+        self.last: tuple[int, Entry] | None = None
+        self.best: tuple[int, Entry] | None = None
+
+    def see(self, first: int, entries: Iterable[Entry], best_step: int | None) -> None:
+        """Look at the entries from place ``first`` on; the best model so far is that of ``best_step``."""
+        # Which of them is the best is known after it was logged.
+        self._choose(best_step)
+        for place, entry in enumerate(entries, first):
+            if is_evaluation(entry):
+                self.count += self.last is None or self.last[1].get("step") != entry.get("step")
+                self.last = (place, entry)
+                self._choose(best_step)
+
+    def _choose(self, best_step: int | None) -> None:
+        if self.last is not None and self.last[1].get("step") == best_step:
+            self.best = self.last
+        elif self.best is not None and self.best[1].get("step") != best_step:
+            self.best = None
+
+    def before(self, place: int) -> list[Entry]:
+        """Return the last and the best one, where they stand before ``place``."""
+        found = [pair for pair in (self.best, self.last) if pair is not None and pair[0] < place]
+        return [entry for _, entry in sorted(dict(found).items())]
+
+
 def continues(history: MutableSequence[Entry], seen: int, newest: Entry | None) -> bool:
     """Return True when ``history`` begins with the ``seen`` entries of an earlier look, of which this was the newest.
 
@@ -256,7 +288,7 @@ class EvaluationCount:
         """Return how many there are in ``history``."""
         if not continues(history, self._seen, self._newest):
             self.count, self._seen, self._last_step = 0, 0, None
-        for entry in history[self._seen :]:
+        for entry in _known(history, self._seen):
             if is_evaluation(entry) and entry.get("step") != self._last_step:
                 self.count, self._last_step = self.count + 1, entry.get("step")
         self._take(history)
@@ -271,3 +303,11 @@ class EvaluationCount:
         self._take(history)
         evaluated = (entry.get("step") for entry in reversed(history[-_LOOKED_AT:]) if is_evaluation(entry))
         self._last_step = next(evaluated, None)
+
+
+def _known(history: MutableSequence[Entry], seen: int) -> list[Entry]:
+    """Return the entries after the first ``seen``, or those of them that can be read."""
+    try:
+        return list(history[seen:])
+    except LogUnreadable:
+        return history.recent if isinstance(history, LongLog) else []

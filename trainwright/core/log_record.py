@@ -7,6 +7,7 @@ depend on how long the run has been.
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import json
 import os
@@ -20,7 +21,7 @@ from trainwright.config.secrets import redacted_values
 from trainwright.core.files import open_regular, replacing
 from trainwright.core.fsync import fsync_file
 from trainwright.core.json_values import plain_values, same_values
-from trainwright.core.log_history import KEPT_IN_MEMORY, Entry, LogFiles, LongLog, entry_of
+from trainwright.core.log_history import KEPT_IN_MEMORY, Entry, Evaluations, LogFiles, LongLog, entry_of
 from trainwright.core.state import TrainerState
 
 _BLOCK = 2**20
@@ -142,6 +143,7 @@ class LogRecord:
     #: Entries that lines stand for, and the last one of them.
     _entries: int = 0
     _last: Entry | None = None
+    _evaluations: Evaluations = field(default_factory=Evaluations)
     _unwritten: list[str] = field(default_factory=list)
     _unwritten_differences: list[str] = field(default_factory=list)
 
@@ -160,24 +162,27 @@ class LogRecord:
 
     # ---- where it begins
 
-    def start(self, lines: list[str], history: MutableSequence[Entry]) -> None:
+    def start(self, lines: list[str], history: MutableSequence[Entry], evaluations: Evaluations) -> None:
         """Begin with these lines, which stand for all of ``history``."""
         self._metrics.start("".join(lines).encode())
-        self._take(history, len(history), len(lines))
+        self._take(history, len(history), len(lines), evaluations)
         stand_for = [json.loads(line) for line in lines]
         forms = [stored_form(entry) for entry in history]
         is_same = same_values([entry_of(line) for line in stand_for], forms)
         self._differences.start(b"" if is_same else _difference(0, len(lines), forms).encode())
 
-    def resume(self, mark: LogMark, source: LogFiles, history: MutableSequence[Entry]) -> bool:
+    def resume(
+        self, mark: LogMark, source: LogFiles, history: MutableSequence[Entry], evaluations: Evaluations
+    ) -> bool:
         """Go on behind ``mark``, of the log in ``source``; False where its files are not what was marked."""
         done = self._metrics.cut(mark.metrics, source.metrics)
         if not done or not self._differences.cut(mark.differences, source.differences):
             return False
-        self._take(history, mark.entries, mark.lines)
+        self._take(history, mark.entries, mark.lines, evaluations)
         return True
 
-    def _take(self, history: MutableSequence[Entry], entries: int, lines: int) -> None:
+    def _take(self, history: MutableSequence[Entry], entries: int, lines: int, evaluations: Evaluations) -> None:
+        self._evaluations = evaluations
         self.follows, self._history, self._entries, self.lines = True, history, entries, lines
         self._last = history[entries - 1] if entries else None
         self._unwritten.clear()
@@ -190,7 +195,7 @@ class LogRecord:
         then the line waits for the next attempt."""
         with self._lock:
             if self.follows:
-                self._follow(line, state.log_history)
+                self._follow(line, state)
             self._unwritten.append(json.dumps(line) + "\n")
             self.lines += 1
             self._write()
@@ -201,7 +206,8 @@ class LogRecord:
         if isinstance(self._history, LongLog):
             self._history.is_lost = True
 
-    def _follow(self, line: Entry, history: MutableSequence[Entry]) -> None:
+    def _follow(self, line: Entry, state: TrainerState) -> None:
+        history = state.log_history
         count = len(history)
         self.follows = history is self._history and count >= self._entries
         if not self.follows or (self._entries and history[self._entries - 1] is not self._last):
@@ -212,6 +218,7 @@ class LogRecord:
             forms = [stored_form(entry) for entry in new]
             if not same_values([entry_of(json.loads(json.dumps(line)))], forms):
                 self._unwritten_differences.append(_difference(self.lines, self.lines + 1, forms))
+        self._evaluations.see(self._entries, new, state.best_global_step)
         self._entries, self._last = count, history[count - 1] if count else None
 
     def _write(self) -> None:
@@ -239,8 +246,8 @@ class LogRecord:
 
     # ---- for checkpoints
 
-    def mark(self, history: MutableSequence[Entry]) -> LogMark | None:
-        """Return how much of ``history`` is on disk; None where that is not known."""
+    def mark(self, history: MutableSequence[Entry]) -> tuple[LogMark, Evaluations] | None:
+        """Return how much of ``history`` is on disk, and the evaluations in that; None where it is not known."""
         with self._lock:
             is_known = self.follows and history is self._history and not self._unwritten
             if not is_known or len(history) < self._entries:
@@ -249,7 +256,7 @@ class LogRecord:
             if metrics is None or differences is None:
                 self._lose_track()
                 return None
-            return LogMark(self._entries, self.lines, metrics, differences)
+            return LogMark(self._entries, self.lines, metrics, differences), copy.copy(self._evaluations)
 
     def force(self) -> None:
         """Force what was written to disk, so that a checkpoint claims nothing that a crash of the machine undoes."""

@@ -17,7 +17,6 @@ from trainwright.checkpoint.optimizer_state import OWN_TYPE, flatten_optimizer, 
 from trainwright.checkpoint.pack import TensorPack, file_chunks
 from trainwright.checkpoint.saver import SaveJob
 from trainwright.checkpoint.shared_files import SharedFiles, gathered
-from trainwright.checkpoint.stored_log import LogKeeper
 from trainwright.checkpoint.training_state import CALLBACKS, OPTIMIZER, RANDOM, TRAINING
 from trainwright.checkpoint.weights import (
     WEIGHTS,
@@ -57,7 +56,6 @@ class Capture:
         self._packs: dict[str, TensorPack] = {}
         self._processor_files: dict[str, bytes] | None = None
         self._turn = 0
-        self.log = LogKeeper()
 
     def job(self, run: TrainingRun, target: Path, snapshot: Snapshot | None) -> SaveJob:
         """Everything of ``run`` at ``snapshot`` (None for a checkpoint of the model alone)."""
@@ -109,7 +107,7 @@ class Capture:
         if (recipe := setup.hooks().recipe_text()) is not None:
             texts["recipe.yaml"] = lambda: recipe
         files: dict[str, Callable[[], list[Chunk]]] = {}
-        log, noted = log_for_checkpoint(setup, self.log)
+        log, noted = log_for_checkpoint(setup)
         texts |= {"trainer_state.json": state_text(setup, snapshot, left_out, log), **noted}
         if snapshot is not None:
             parts[OPTIMIZER], optimizer = _optimizer_state(setup, left_out)

@@ -10,7 +10,15 @@ from typing import Any
 
 from trainwright.callbacks.flow import DefaultFlowCallback
 from trainwright.callbacks.run_directory import ResumedLog, RunDirectoryCallback
-from trainwright.checkpoint.stored_log import LOG, LogKeeper, StoredLog, find_log, read_stored_log, whole_history
+from trainwright.checkpoint.stored_log import (
+    LOG,
+    StoredLog,
+    evaluations_of,
+    find_log,
+    kept_of,
+    read_stored_log,
+    whole_history,
+)
 from trainwright.core.log_history import Entry, LogFiles, LogUnreadable
 from trainwright.core.state import TrainerState
 from trainwright.training.run import TrainingRun
@@ -21,7 +29,7 @@ logger = logging.getLogger("trainwright")
 
 
 def log_for_checkpoint(
-    setup: Setup, keeper: LogKeeper
+    setup: Setup,
 ) -> tuple[MutableSequence[dict[str, Any]], dict[str, Callable[[], str]]]:
     """Return ``log_history`` as the next checkpoint holds it, and the file that says where the rest is.
 
@@ -29,13 +37,12 @@ def log_for_checkpoint(
     not ours to write, or somebody's code has changed the list.
     """
     history, writer = setup.state.log_history, _writer(setup)
-    is_ours = writer is not None and setup.args.checkpoint_format != "hf"
-    mark = writer.record.mark(history) if is_ours and writer.record is not None else None
-    if mark is None or writer is None:
+    is_ours = setup.args.checkpoint_format != "hf"
+    record = writer.record if writer is not None and is_ours else None
+    known = None if record is None else record.mark(history)
+    if record is None or known is None:
         return copy.copy(history), {}
-    record = writer.record
-    assert record is not None
-    entries, stored = keeper.kept(setup.state, mark)
+    entries, stored = kept_of(setup.state, *known)
 
     def text() -> str:
         record.force()
@@ -49,7 +56,7 @@ def restore_log(run: TrainingRun, checkpoint: Path, saved: TrainerState) -> None
     stored = read_stored_log(checkpoint)
     if stored is None:
         return
-    setup, before = run.setup, saved.log_history[: stored.evaluations_before]
+    setup = run.setup
     files = find_log(stored, (checkpoint.parent, run_folder(setup)))
     history = _whole(stored, files, saved.log_history)
     # The same log in every process: when something is due may depend on it.
@@ -58,16 +65,16 @@ def restore_log(run: TrainingRun, checkpoint: Path, saved: TrainerState) -> None
     writer = _writer(setup)
     if writer is not None and (history is None or files is None):
         _say_what_is_missing(run, checkpoint, stored, saved)
+    is_whole = history is not None
+    evaluations = evaluations_of(stored, saved.log_history, saved.best_global_step, is_whole=is_whole)
     if history is not None:
         saved.log_history = history
-        run.capture.log.resume(history, stored, list(before))
-    else:
-        run.capture.log.evaluations.resume(saved.log_history, stored.evaluations)
     for callback in setup.callbacks.callbacks:
         if isinstance(callback, DefaultFlowCallback):
             callback.evaluations.resume(saved.log_history, stored.evaluations)
-    if writer is not None and history is not None and files is not None:
-        writer.resumed = ResumedLog(saved.log_history, stored.mark, files)
+    if writer is not None:
+        is_there = history is not None and files is not None
+        writer.resumed = ResumedLog(saved.log_history, evaluations, stored.mark, files if is_there else None)
 
 
 def go_back_in_log(run: TrainingRun) -> None:
