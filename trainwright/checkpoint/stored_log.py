@@ -72,7 +72,7 @@ def kept_of(state: TrainerState, mark: LogMark, evaluations: Evaluations) -> tup
 def evaluations_of(
     stored: StoredLog, kept: MutableSequence[Entry], best_step: int | None, *, is_whole: bool
 ) -> Evaluations:
-    """Return the evaluations of a log of which a checkpoint holds ``kept``; without ``is_whole`` nobody has the rest."""
+    """Return the evaluations of a log of which a checkpoint holds ``kept``; unless ``is_whole`` the rest is lost."""
     found = Evaluations()
     found.see(stored.first - stored.evaluations_before if is_whole else 0, kept, best_step)
     found.count = stored.evaluations
