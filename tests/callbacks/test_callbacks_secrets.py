@@ -72,7 +72,9 @@ def test_the_run_directory_holds_no_secret(args: TrainingArguments) -> None:
     callback.on_log(args, state, control, logs={**logs, "where": Path(CANARIES["environment"])})
     callback.on_train_end(args, state, control)
     written = {path.name: path.read_text() for path in folder.rglob("*") if path.is_file()}
-    assert set(written) == {"config.yaml", "env.json", "metrics.jsonl", "trainer_state.json"}
+    # Its log got a value that its line has not, so there is a log_history.jsonl.
+    names = {"config.yaml", "env.json", "metrics.jsonl", "log_history.jsonl", "trainer_state.json"}
+    assert set(written) == names
     assert {name: found for name, text in written.items() if (found := leaks(text))} == {}
     line = json.loads(written["metrics.jsonl"])
     assert (line["loss"], line["note"], line["path"], line["where"]) == (1.0, "***", "a", "***")

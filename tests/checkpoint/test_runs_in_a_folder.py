@@ -114,8 +114,11 @@ def test_going_back_by_name_sets_the_course_that_was_given_up_aside(tmp_path: Pa
     trainer = build(folder, [StopAt(4)], learning_rate=1e-3, save_total_limit=None)
     trainer.train(resume_from_checkpoint=str(folder / "checkpoint-3"))
     assert {path.name for path in list_checkpoints(folder)} <= {"checkpoint-3", "checkpoint-4"}
-    assert sorted(path.name for path in previous(folder).iterdir()) == ["checkpoint-12", "checkpoint-6", "checkpoint-9"]
-    assert all(problems_of(path) == [] for path in previous(folder).iterdir())
+    aside = sorted(previous(folder).glob("checkpoint-*"))
+    assert [path.name for path in aside] == ["checkpoint-12", "checkpoint-6", "checkpoint-9"]
+    assert all(problems_of(path) == [] for path in aside)
+    # With the log that they refer to: that of the run goes another way from step 3 on.
+    assert {path.name for path in previous(folder).iterdir()} - {path.name for path in aside} == {"metrics.jsonl"}
 
 
 def test_a_run_without_checkpoints_of_its_own_leaves_others_where_they_are(tmp_path: Path) -> None:

@@ -171,6 +171,7 @@ def test_no_pickle_is_written(make_args: Callable[..., TrainingArguments]) -> No
     names = sorted(path.name for path in Path(checkpoint).iterdir())
     assert names == [
         "config.yaml",
+        "log.json",
         "manifest.json",
         "model.safetensors",
         "optimizer.safetensors",

@@ -11,6 +11,7 @@ from trainwright.config.cadence import NEVER, Every, RunProgress
 from trainwright.config.fields import ours
 from trainwright.config.intervals import TOPICS, Topic, cadence, refuse_contradiction
 from trainwright.core.callback import TrainerCallback
+from trainwright.core.log_history import EvaluationCount
 from trainwright.core.state import TrainerControl, TrainerState
 
 
@@ -28,7 +29,8 @@ class DefaultFlowCallback(TrainerCallback):
         #: Seconds; of several processes all must read the same, or one would save while another goes on.
         self.clock: Callable[[], float] = seconds
         self._began = self.clock()
-        self._history = _EvaluationCount()
+        #: Evaluations in the log.
+        self.evaluations = EvaluationCount()
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         for topic in TOPICS:
@@ -124,7 +126,7 @@ class DefaultFlowCallback(TrainerCallback):
         return RunProgress(
             step=state.global_step,
             epoch=state.epoch or 0.0,
-            evaluations=self._history.read(state) if self._save.every.counts("eval") else 0,
+            evaluations=self.evaluations.read(state.log_history) if self._save.every.counts("eval") else 0,
             seconds=self.clock() - self._began,
             max_steps=state.max_steps,
             epoch_end=epoch_end,
@@ -152,23 +154,6 @@ class _Rhythm:
         self.every = cadence(args, self.topic)
         self.by_steps = self.every.only_steps()
         self.taken_over = getattr(ours(args), self.topic.every) is not None
-
-
-class _EvaluationCount:
-    """Evaluations in the log history, which checkpoints keep: steps at which something named eval_ was logged."""
-
-    def __init__(self) -> None:
-        self._seen: tuple[int, int] = (0, 0)
-        self._count = 0
-
-    def read(self, state: TrainerState) -> int:
-        history = state.log_history
-        # Looked through again only when something was added, or when it is another run's.
-        if self._seen != (id(history), len(history)):
-            steps = {entry.get("step") for entry in history if any(str(name).startswith("eval_") for name in entry)}
-            self._count = len(steps)
-            self._seen = (id(history), len(history))
-        return self._count
 
 
 def _delay_is_over(args: TrainingArguments, state: TrainerState) -> bool:

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableSequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from trainwright.callbacks.environment import environment_facts
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.run_directory import run_directory
-from trainwright.config.secrets import redacted, redacted_values
+from trainwright.config.secrets import redacted_values
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.config_history import write_history
-from trainwright.core.files import append_text, replace_text
+from trainwright.core.files import replace_text
+from trainwright.core.json_values import plain_values
+from trainwright.core.log_history import METRICS, Entry, Evaluations, LogFiles
+from trainwright.core.log_record import LogMark, LogRecord
 from trainwright.core.state import TrainerControl, TrainerState
 
 logger = logging.getLogger("trainwright")
+
+
+class ResumedLog(NamedTuple):
+    """The log of a checkpoint: as a list, and where its files are."""
+
+    history: MutableSequence[Entry]
+    evaluations: Evaluations
+    mark: LogMark
+    #: None where they are not what was marked.
+    files: LogFiles | None
 
 
 class RunDirectoryCallback(TrainerCallback):
@@ -33,9 +47,12 @@ class RunDirectoryCallback(TrainerCallback):
     listens_last = True
 
     def __init__(self) -> None:
-        self._unwritten: list[str] = []
         self._was_refused = False
         self._is_over = False
+        #: What is known of the log on disk, once a training has begun or something was logged.
+        self.record: LogRecord | None = None
+        #: The log that the next training goes on with.
+        self.resumed: ResumedLog | None = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -51,17 +68,33 @@ class RunDirectoryCallback(TrainerCallback):
         facts = environment_facts(kwargs.get("model"), kwargs.get("train_dataloader"))
         replace_text(folder / "env.json", json.dumps(facts, indent=2) + "\n")
         write_history(folder, kwargs.get("history") or [])
-        keep_logged(folder / "metrics.jsonl", state)
+        self.begin_log(folder, state)
+
+    def begin_log(self, folder: Path, state: TrainerState) -> None:
+        """Drop lines that ``state`` does not know: a new run starts its own curve, a resumed one its checkpoint's."""
+        resumed, self.resumed = self.resumed, None
+        self.record = LogRecord(LogFiles(folder))
+        history = state.log_history
+        evaluations = Evaluations()
+        if resumed is not None and resumed.history is history:
+            evaluations = resumed.evaluations
+            if resumed.files and self.record.resume(resumed.mark, resumed.files, history, evaluations):
+                return
+        else:
+            evaluations.see(0, history, state.best_global_step)
+        lines = _kept_lines(folder / METRICS, state) if state.global_step else []
+        self.record.start(lines or [_text_of(_line_for(entry)) for entry in history], history, evaluations)
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         folder = run_directory(args)
         if self._is_over or not folder.is_dir():
             return
-        line = {"step": state.global_step, "time": round(time.time(), 3), **kwargs["logs"]}
-        self._unwritten.append(json.dumps(redacted_values(_json_values(line)), default=_text) + "\n")
-        with self._disk_may_refuse("metrics.jsonl"):
-            append_text(folder / "metrics.jsonl", "".join(self._unwritten))
-            self._unwritten.clear()
+        line = _line_for({"step": state.global_step, "time": round(time.time(), 3), **kwargs["logs"]})
+        if self.record is None or self.record.files.folder != folder:
+            # No training has begun here: whatever is in the file, this line comes after it.
+            self.record = LogRecord(LogFiles(folder), follows=False)
+        with self._disk_may_refuse(METRICS):
+            self.record.add(line, state)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         if self._is_over:
@@ -81,37 +114,37 @@ class RunDirectoryCallback(TrainerCallback):
             self._was_refused = True
 
 
-def keep_logged(metrics: Path, state: TrainerState) -> None:
-    """Drop lines that ``state`` does not know: a new run starts its own curve, a resumed one its checkpoint's."""
-    at_last_step = sum(entry.get("step") == state.global_step for entry in state.log_history)
+def _kept_lines(metrics: Path, state: TrainerState) -> list[str]:
+    """Return the lines up to the step of ``state``, and as many of that step as its log has."""
+    if not metrics.is_file():
+        return []
+    newest = itertools.takewhile(lambda entry: entry.get("step") == state.global_step, reversed(state.log_history))
+    at_last_step = sum(1 for _ in newest)
     kept: list[str] = []
-    for line in metrics.read_text(encoding="utf-8").splitlines() if metrics.is_file() and state.global_step else []:
+    for line in metrics.read_text(encoding="utf-8", errors="replace").splitlines():
         step = _step_of(line)
         if step == state.global_step:
             at_last_step -= 1
         if step < state.global_step or (step == state.global_step and at_last_step >= 0):
-            kept.append(line)
-    replace_text(metrics, "".join(f"{line}\n" for line in kept))
+            kept.append(f"{line}\n")
+    return kept
 
 
 def _step_of(line: str) -> float:
     """The step a line belongs to; a line cut short when the run was killed belongs nowhere."""
     try:
-        return json.loads(line)["step"]
-    except (ValueError, KeyError, TypeError):
+        step = json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError, RecursionError):
         return math.inf
+    return step if isinstance(step, (int, float)) else math.inf
 
 
-def _json_values(line: dict[str, Any]) -> dict[str, Any]:
-    """NaN and infinity as strings: bare ``NaN`` is not JSON and breaks other readers."""
-    return {
-        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
-        for name, value in line.items()
-    }
+def _line_for(entry: dict[str, Any]) -> dict[str, Any]:
+    return redacted_values(plain_values(entry, nonfinite_as_text=True))
 
 
-def _text(value: object) -> str:
-    return redacted(str(value))
+def _text_of(line: dict[str, Any]) -> str:
+    return json.dumps(line) + "\n"
 
 
 def _plain(value: object) -> Any:

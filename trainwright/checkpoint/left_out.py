@@ -15,7 +15,7 @@ T = TypeVar("T")
 #: Files that a checkpoint has besides those of models, tokenizers and processors.
 OUR_NAMES = frozenset(
     {"manifest.json", "model.safetensors", "optimizer.safetensors", "random.safetensors", "callbacks.safetensors"}
-    | {"training_state.json", "trainer_state.json"}
+    | {"training_state.json", "trainer_state.json", "log.json"}
 )
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 from trainwright.checkpoint.directory import set_aside_others
 from trainwright.checkpoint.identity import Owner, RunIdentity, read_owner, write_owner
 from trainwright.checkpoint.manifest import run_of
 from trainwright.core.events import RunEvents
+from trainwright.core.files import open_regular, replacing
+from trainwright.core.log_history import LogFiles
 
 
 def owner_after_resume(checkpoint: Path) -> Owner:
@@ -30,6 +34,8 @@ def claim(run_directory: Path, owner: Owner, events: RunEvents, last_step: int |
         # First of all: killed right after it, the next start knows that what is there is not this run's.
         write_owner(run_directory, owner)
         moved = set_aside_others(run_directory, owner, last_step)
+        for place in moved:
+            _keep_log(run_directory, place)
     except OSError as error:
         # Saves will meet the same error, and say so; nothing of another run is touched.
         events.record("not_claimed", f"Checkpoints of earlier runs could not be set aside: {error}.")
@@ -42,3 +48,16 @@ def claim(run_directory: Path, owner: Owner, events: RunEvents, last_step: int |
             checkpoints=names,
             folder=place.name,
         )
+
+
+def _keep_log(run_directory: Path, place: Path) -> None:
+    """Copy the log to checkpoints that were set aside: they need it, and the run begins another or goes back in it."""
+    for source, target in zip(_files(run_directory), _files(place), strict=True):
+        if source.is_file() and not target.exists():
+            with os.fdopen(open_regular(source), "rb") as given, replacing(target) as file:
+                shutil.copyfileobj(given, file)
+
+
+def _files(folder: Path) -> tuple[Path, Path]:
+    files = LogFiles(folder)
+    return files.metrics, files.differences

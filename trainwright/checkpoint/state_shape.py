@@ -13,9 +13,14 @@ _LARGEST = 2**30
 #: More steps than this no run takes, and no floating-point number tells apart.
 _MOST_STEPS = 2**53
 _NOTHING = type(None)
+_LOG_FILES = {"metrics.jsonl", "log_history.jsonl"}
 #: By file: keys that must be there, and of what kind they are.
 _NEEDED: dict[str, dict[str, tuple[type, ...]]] = {
     "trainer_state.json": {"global_step": (int,), "log_history": (list,)},
+    "log.json": {
+        **dict.fromkeys(("entries", "lines", "first", "evaluations", "evaluations_before"), (int,)),
+        "files": (dict,),
+    },
     "training_state.json": {
         "optimizer": (dict,),
         "scheduler": (dict, _NOTHING),
@@ -26,6 +31,7 @@ _NEEDED: dict[str, dict[str, tuple[type, ...]]] = {
 #: The same for keys that some releases did not write.
 _IF_THERE: dict[str, dict[str, tuple[type, ...]]] = {
     "trainer_state.json": {"stateful_callbacks": (dict,), "max_steps": (int,)},
+    "log.json": {},
     "training_state.json": {
         "callbacks": (dict,),
         "last_step": (dict,),
@@ -60,6 +66,19 @@ def _check(name: str, state: object) -> None:
     for key, kinds in {**_NEEDED[name], **_IF_THERE[name]}.items():
         if key in state and (not isinstance(state[key], kinds) or isinstance(state[key], bool)):
             raise ValueError(f"its {key} is of the wrong kind")
-    for key in ("global_step", "processes"):
+    for key in ("global_step", "processes", "entries", "lines", "first", "evaluations", "evaluations_before"):
         if not 0 <= state.get(key, 0) < _MOST_STEPS:
             raise ValueError(f"its {key} is {str(state[key])[:20]}")
+    if name == "log.json" and not _are_marks(state["files"]):
+        raise ValueError("its files are not those of a log")
+
+
+def _are_marks(files: dict[str, Any]) -> bool:
+    return files.keys() == _LOG_FILES and all(
+        isinstance(mark, dict)
+        and mark.keys() == {"bytes", "sha256"}
+        and type(mark["bytes"]) is int
+        and 0 <= mark["bytes"] < _MOST_STEPS
+        and isinstance(mark["sha256"], str)
+        for mark in files.values()
+    )

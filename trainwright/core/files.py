@@ -72,10 +72,17 @@ def draft_of(path: Path, *, by_several: bool = False) -> Path:
 
 def append_text(path: Path, text: str) -> None:
     """Add to the end of a file. ``OSError`` for a link, a pipe or a device, without waiting for it."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    descriptor = os.open(path, flags, 0o666)
+    with os.fdopen(open_regular(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a file that is no pipe or device and, to be written, no link; ``OSError`` for those, without waiting."""
+    safely = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    if flags != os.O_RDONLY:
+        safely |= getattr(os, "O_NOFOLLOW", 0)
+    descriptor = os.open(path, flags | safely, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    with os.fdopen(descriptor, "a", encoding="utf-8") as file:
-        file.write(text)
+    return descriptor

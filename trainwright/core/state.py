@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.secrets import redacted_values
-from trainwright.core.files import replace_text
+from trainwright.core.files import replacing
+from trainwright.core.json_values import plain_values
 
 
 class ExportableState:
@@ -73,7 +76,7 @@ class TrainerState:
     num_train_epochs: int = 0
     num_input_tokens_seen: int = 0
     total_flos: float = 0
-    log_history: list[dict[str, Any]] = field(default_factory=list)
+    log_history: MutableSequence[dict[str, Any]] = field(default_factory=list)
     best_metric: float | None = None
     best_global_step: int | None = None
     best_model_checkpoint: str | None = None
@@ -92,13 +95,29 @@ class TrainerState:
             self.stateful_callbacks = callback_states(self.stateful_callbacks or [])
 
     def to_json(self) -> str:
-        """The record as text, without secrets."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return json.dumps(redacted_values(fields, certain=True), indent=2, sort_keys=True, default=float) + "\n"
+        """Return the record as text, without secrets."""
+        return "".join(self._json_pieces())
 
     def save_to_json(self, json_path: str | Path) -> None:
         """Write the record to ``json_path``."""
-        replace_text(Path(json_path), self.to_json())
+        with replacing(Path(json_path)) as file:
+            for piece in self._json_pieces():
+                file.write(piece.encode("utf-8"))
+
+    def _json_pieces(self) -> Iterator[str]:
+        """Yield the text piece by piece: the log of a long run is never in memory as a whole."""
+        names = [f.name for f in dataclasses.fields(self) if f.name != "log_history"]
+        rest = _json_text({**{name: getattr(self, name) for name in names}, "log_history": []})
+        # At the beginning of a line with this indent there is one such key: text in JSON holds no line ends.
+        before, empty, after = rest.partition('\n  "log_history": []')
+        assert empty
+        yield before + '\n  "log_history": ['
+        separator = "\n"
+        for entries in _in_batches(self.log_history):
+            # Without the brackets of the list, one level deeper.
+            yield separator + textwrap.indent(_json_text(entries)[2:-2], "  ")
+            separator = ",\n"
+        yield ("]" if separator == "\n" else "\n  ]") + after + "\n"
 
     @classmethod
     def load_from_json(cls, json_path: str | Path) -> TrainerState:
@@ -113,6 +132,16 @@ class TrainerState:
             steps = getattr(args, f"{kind}_steps")
             if steps is not None:
                 setattr(self, f"{kind}_steps", math.ceil(max_steps * steps) if steps < 1 else int(steps))
+
+
+def _in_batches(entries: Iterable[Any], size: int = 1000) -> Iterator[list[Any]]:
+    left = iter(entries)
+    while batch := list(itertools.islice(left, size)):
+        yield batch
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(redacted_values(plain_values(value), certain=True), indent=2, sort_keys=True)
 
 
 def callback_states(callbacks: list[Any], read: Callable[[Any], dict[str, Any]] | None = None) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded, load_experiment
 from trainwright.config.origin import OURS, library_running
 from trainwright.core.errors import MissingMetricError, NotSavedError
+from trainwright.core.log_history import is_evaluation
 from trainwright.core.state import TrainerState
 from trainwright.experiment.building import (
     Built,
@@ -197,9 +198,13 @@ def _last_evaluation(built: Built) -> dict[str, float]:
 
 
 def _evaluation_in(state: TrainerState, step: int | None) -> dict[str, float]:
-    entries = [entry for entry in state.log_history if any(str(name).startswith("eval_") for name in entry)]
-    chosen = [entry for entry in entries if step is None or entry.get("step") == step]
-    return {name: value for name, value in (chosen or entries or [{}])[-1].items() if name.startswith("eval_")}
+    newest: dict[str, float] | None = None
+    for entry in filter(is_evaluation, reversed(state.log_history)):
+        newest = newest or entry
+        if step is None or entry.get("step") == step:
+            newest = entry
+            break
+    return {name: value for name, value in (newest or {}).items() if name.startswith("eval_")}
 
 
 # ---- with a trained model

@@ -8,6 +8,7 @@ from trainwright.checkpoint.directory import checkpoint_path
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.run_directory import run_directory
 from trainwright.config.secrets import redacted
+from trainwright.core.log_history import is_evaluation
 from trainwright.core.state import TrainerState
 from trainwright.training.run import TrainingRun
 from trainwright.training.setup import Setup
@@ -15,6 +16,7 @@ from trainwright.training.setup import Setup
 #: What a model's reader has no use for.
 STATE = [
     "callbacks.safetensors",
+    "log.json",
     "manifest.json",
     "optimizer.pt",
     "optimizer.safetensors",
@@ -97,8 +99,8 @@ def model_card(front: dict[str, Any], name: str, args: TrainingArguments, state:
         "seed",
     )
     rows = [f"- {setting}: {getattr(args, setting)}" for setting in settings]
-    evaluations = [entry for entry in state.log_history if any(key.startswith("eval_") for key in entry)]
-    results = [f"- {key}: {value}" for key, value in (evaluations[-1] if evaluations else {}).items()]
+    last = next((entry for entry in reversed(state.log_history) if is_evaluation(entry)), {})
+    results = [f"- {key}: {value}" for key, value in last.items()]
     return "\n".join(
         [
             f"---\n{header}---\n\n# {name}\n",

@@ -50,7 +50,8 @@ def fill(run: TrainingRun, checkpoint: Path | None) -> None:
     run.tokens_at_start = setup.state.num_input_tokens_seen
     run.log_takes_time = "start_time" in accepted_keywords(setup.hooks().log, ("start_time",))
     run.observe_batch = remembering_observer(run)
-    run.last_logged_step = max((entry["step"] for entry in setup.state.log_history if "loss" in entry), default=0)
+    losses = (entry for entry in reversed(setup.state.log_history) if "loss" in entry)
+    run.last_logged_step = next(losses, {}).get("step", 0)
     wanted = setup.args.best_model_after_epoch
     run.best_after = final_epoch(setup) if wanted is None else wanted
 

@@ -34,6 +34,7 @@ from trainwright.engines.torch.samples import sample
 from trainwright.engines.torch.targets import unwrap
 from trainwright.training.checkpoint_texts import Snapshot, arguments_text, callback_tensors, state_text, training_text
 from trainwright.training.hooks import is_ours, is_users_own
+from trainwright.training.log_keeping import log_for_checkpoint
 from trainwright.training.optimizers import optimizer_parameter_names
 from trainwright.training.recipe_folder import STATE, state_file
 from trainwright.training.run import TrainingRun
@@ -111,7 +112,8 @@ class Capture:
         if (recipe := setup.hooks().recipe_text()) is not None:
             texts["recipe.yaml"] = lambda: recipe
         files: dict[str, Callable[[], list[Chunk]]] = {}
-        texts["trainer_state.json"] = state_text(setup, snapshot, left_out)
+        log, noted = log_for_checkpoint(setup)
+        texts |= {"trainer_state.json": state_text(setup, snapshot, left_out, log), **noted}
         if snapshot is not None:
             parts[OPTIMIZER], optimizer = _optimizer_state(setup, left_out)
             parts[OPTIMIZER] |= {f"state.{name}.{IN_TRAINING}": t for name, t in snapshot.in_training.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableSequence
 from typing import Any
 
 import yaml
@@ -15,6 +15,7 @@ from trainwright.checkpoint.pack import unstorable, why_unstorable
 from trainwright.checkpoint.states import join_state, split_state
 from trainwright.checkpoint.training_state import SCHEDULE_MORE, more_of_schedule, only_json
 from trainwright.config.arguments import TrainingArguments
+from trainwright.core.log_history import LogUnreadable, LongLog
 from trainwright.core.state import callback_states
 from trainwright.engines.torch.targets import unwrap
 from trainwright.training.hooks import is_users_own
@@ -132,8 +133,10 @@ def _parameter_names(setup: Setup) -> dict[str, Any]:
     }
 
 
-def state_text(setup: Setup, snapshot: Snapshot | None, left_out: LeftOut) -> Callable[[], str]:
-    """``trainer_state.json``; entries of the log are never changed once made, so a copy of the list will do."""
+def state_text(
+    setup: Setup, snapshot: Snapshot | None, left_out: LeftOut, log: MutableSequence[dict[str, Any]]
+) -> Callable[[], str]:
+    """``trainer_state.json``, with ``log`` as its log; entries are never changed once made."""
     state = setup.state
 
     def read(callback: Any) -> dict[str, Any]:
@@ -147,12 +150,20 @@ def state_text(setup: Setup, snapshot: Snapshot | None, left_out: LeftOut) -> Ca
     tokens, operations = counts or (state.num_input_tokens_seen, state.total_flos + setup.current_flos)
     frozen = dataclasses.replace(
         state,
-        log_history=list(state.log_history),
+        log_history=log,
         stateful_callbacks=stateful,
         num_input_tokens_seen=tokens,
         total_flos=operations,
     )
-    return frozen.to_json
+
+    def text() -> str:
+        try:
+            return frozen.to_json()
+        except LogUnreadable as error:
+            left_out.note("older entries of the log", error)
+            return dataclasses.replace(frozen, log_history=log.recent if isinstance(log, LongLog) else []).to_json()
+
+    return text
 
 
 def callback_tensors(callbacks: list[Any], left_out: LeftOut | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:

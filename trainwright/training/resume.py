@@ -20,6 +20,7 @@ from trainwright.data.position import steps_are_alike
 from trainwright.engines.torch.randomness import random_state_from
 from trainwright.training.changes import note_changes
 from trainwright.training.course import curve_now, take_new_course
+from trainwright.training.log_keeping import restore_log
 from trainwright.training.memory import take_up_cut
 from trainwright.training.random_state import restore_random_state
 from trainwright.training.restore import (
@@ -41,6 +42,7 @@ def continue_from(run: TrainingRun, checkpoint: Path) -> Unfinished:
     setup, plan = run.setup, run.plan
     saved = stored_state(checkpoint)
     run.config_then = stored_arguments(checkpoint)
+    restore_log(run, checkpoint, saved)
     rest = restore_training_state(run, checkpoint, saved.max_steps)
     rest["data"] = place_of_import(run, rest["data"], saved)
     setup.state = saved

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from trainwright.callbacks.run_directory import keep_logged
 from trainwright.checkpoint.directory import newest_good
 from trainwright.core.config_history import write_history
 from trainwright.core.errors import NonFiniteError
 from trainwright.core.run import Rewind
 from trainwright.training.build import fill
+from trainwright.training.log_keeping import go_back_in_log
 from trainwright.training.run import TrainingRun
 from trainwright.training.save_model import run_folder
 
@@ -27,8 +27,8 @@ def go_back(run: TrainingRun, wanted: Rewind) -> None:
     run.left_out += wanted.batches
     setup.hooks()._load_from_checkpoint(checkpoint)
     fill(run, checkpoint)
+    go_back_in_log(run)
     if setup.args.should_save:
-        keep_logged(run_folder(setup) / "metrics.jsonl", setup.state)
         write_history(run_folder(setup), run.history)
     for modifier in setup.modifiers:
         # Also where its start lies ahead again: what it did to the model is to be undone.

@@ -16,7 +16,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from trainwright.checkpoint.durable import discard, publish, staging_of, write_text
+from trainwright.checkpoint.durable import discard, publish, staging_of
 from trainwright.checkpoint.interchange.continuing import for_groups, transformers_order
 from trainwright.checkpoint.interchange.from_transformers import ARGUMENTS, OPTIMIZER, RNG, SCALER, SCHEDULER, STATE
 from trainwright.checkpoint.interchange.importing import refuse_to_overwrite
@@ -24,12 +24,15 @@ from trainwright.checkpoint.interchange.random_states import to_transformers
 from trainwright.checkpoint.manifest import NAME as MANIFEST
 from trainwright.checkpoint.manifest import has_manifest, read_manifest, verify
 from trainwright.checkpoint.optimizer_state import unflatten_optimizer
+from trainwright.checkpoint.stored_log import LOG, find_log, read_stored_log, whole_history
 from trainwright.checkpoint.training_state import CALLBACKS, RANDOM, TRAINING, load_training_state, stored_schedule
 from trainwright.checkpoint.training_state import OPTIMIZER as OUR_OPTIMIZER
 from trainwright.core.fsync import force_folder
+from trainwright.core.log_history import LogUnreadable
+from trainwright.core.state import TrainerState
 
 #: Files that only we read.
-_OURS = {OUR_OPTIMIZER, RANDOM, TRAINING, CALLBACKS, MANIFEST, "config.yaml"}
+_OURS = {OUR_OPTIMIZER, RANDOM, TRAINING, CALLBACKS, MANIFEST, LOG, "config.yaml"}
 _THEIRS = {OPTIMIZER, SCHEDULER, RNG, SCALER, ARGUMENTS, STATE}
 #: What transformers' TrainerState takes; it refuses any other name.
 STATE_FIELDS = frozenset(
@@ -39,6 +42,9 @@ STATE_FIELDS = frozenset(
     is_local_process_zero is_world_process_zero is_hyper_param_search trial_name trial_params stateful_callbacks
     """.split()  # noqa: SIM905
 )
+
+
+_SHORT_LOG = "log_history holds the newest entries only: metrics.jsonl with the others is not beside the checkpoint"
 
 
 class Exported(NamedTuple):
@@ -68,14 +74,14 @@ def export_checkpoint(checkpoint: str | Path, output: str | Path | None = None) 
             if name not in _OURS | _THEIRS:
                 (staging / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(source / name, staging / name)
-        write_text(staging / STATE, _state_text(source))
+        is_whole = _write_state(source, staging / STATE)
         write_transformers_files(source, staging)
         force_folder(staging)
         publish(staging, target)
     except BaseException:
         discard(staging)
         raise
-    return Exported(target, manifest["step"], _notes(source, manifest["step"]))
+    return Exported(target, manifest["step"], [*_notes(source, manifest["step"]), *([] if is_whole else [_SHORT_LOG])])
 
 
 def write_transformers_files(source: Path, target: Path) -> None:
@@ -161,10 +167,23 @@ def _schedule(rest: dict[str, Any], groups: list[_Group]) -> dict[str, Any]:
     return {"lr_lambdas": [None] * len(groups), **state}
 
 
-def _state_text(source: Path) -> str:
-    state = json.loads((source / STATE).read_text(encoding="utf-8"))
-    known = {key: value for key, value in state.items() if key in STATE_FIELDS}
-    return json.dumps(known, indent=2, sort_keys=True) + "\n"
+def _write_state(source: Path, target: Path) -> bool:
+    """Write the state with the whole log; False where the checkpoint holds the newest entries only."""
+    stored, state = read_stored_log(source), TrainerState.load_from_json(source / STATE)
+    if stored is None or not stored.is_needed:
+        state.save_to_json(target)
+        return True
+    kept, files = state.log_history, find_log(stored, [source.parent])
+    try:
+        if files is not None:
+            state.log_history = whole_history(stored, files, kept, in_memory=0)
+            state.save_to_json(target)
+            return True
+    except LogUnreadable:
+        # The files begin as the checkpoint says, and are no log all the same.
+        state.log_history = kept
+    state.save_to_json(target)
+    return False
 
 
 def _notes(source: Path, step: int) -> list[str]:

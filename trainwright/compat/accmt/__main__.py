@@ -21,7 +21,16 @@ from trainwright.compat.accmt.strategies import VARIABLE, WAYS, names, settings_
 from trainwright.launch.torchrun import launch, torchrun_command
 
 #: Files of a checkpoint that are the model's.
-_NOT_THE_MODEL = ("optimizer", "random", "callbacks", "training_state", "trainer_state", "manifest", "config.yaml")
+_NOT_THE_MODEL = (
+    "optimizer",
+    "random",
+    "callbacks",
+    "training_state",
+    "trainer_state",
+    "log.json",
+    "manifest",
+    "config.yaml",
+)
 EXAMPLE = """\
 hps:
   epochs: 2
