@@ -6,13 +6,14 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainwright.checkpoint.directory import list_checkpoints, newest_good
 from trainwright.checkpoint.durable import rename_to_first_free
+from trainwright.checkpoint.run_lock import holding
 from trainwright.config.backends import rank_from_environment
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded, load_experiment
@@ -52,8 +53,8 @@ class Trained:
     steps: int
 
 
-def train(loaded: Loaded, *, fresh: bool = False, say: Say = print) -> Trained:
-    """Train, or go on where the last run of the same experiment stopped."""
+def train(loaded: Loaded, *, fresh: bool = False, force: bool = False, say: Say = print) -> Trained:
+    """Train, or go on where the last run of the same experiment stopped; ``force``: also where another one trains."""
     folder = run_folder(loaded)
     place = rank_from_environment()
     is_first = place.rank == 0
@@ -63,9 +64,32 @@ def train(loaded: Loaded, *, fresh: bool = False, say: Say = print) -> Trained:
     refuse_unwritable(folder)
     facts = None if fresh else _facts_to_go_on_with(loaded, folder, say if is_first else lambda text: None)
     built = build(loaded, facts=facts, **_defaults(loaded))
-    if fresh:
+    if not is_first:
+        return _train_built(built, folder, is_first=False, say=say)
+    force = force or built.args.take_over
+    if fresh and folder.exists():
         # Once everything is known to fit: a mistake leaves the earlier run where it is.
+        with _held(folder, force, say):
+            pass
         _set_aside(folder, say)
+    # Before the experiment is stored there, until the model is.
+    with _held(folder, force, say):
+        return _train_built(built, folder, is_first=True, say=say)
+
+
+@contextlib.contextmanager
+def _held(folder: Path, force: bool, say: Say) -> Iterator[None]:
+    """The folder, for this process alone; refused in words where another training has it."""
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(holding(folder, force=force, say=say))
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        yield
+
+
+def _train_built(built: Built, folder: Path, *, is_first: bool, say: Say) -> Trained:
+    loaded = built.loaded
     _refuse_other_samples(built, folder)
     for note in built.prepared.notes if is_first else []:
         say(f"{built.task}: {note}")

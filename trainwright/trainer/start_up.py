@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from trainwright.checkpoint.directory import list_checkpoints
+from trainwright.checkpoint.run_lock import is_anothers
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.fields import ours
 from trainwright.core.events import RunEvents
@@ -56,10 +57,11 @@ def _arguments_among(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _say(args: TrainingArguments, reason: str, doing: str) -> None:
     text = f"Stopped by {reason} while {doing}: nothing was done yet that could be lost"
-    if args is None or not args.should_save or args.output_dir is None:
+    folder = None if args is None or args.output_dir is None else Path(args.output_dir)
+    if folder is None or not args.should_save or is_anothers(folder):
+        # Where another process trains, the folder's record is about that training.
         logger.warning("%s.", text)
         return
-    folder = Path(args.output_dir)
     found = list_checkpoints(folder)
     last = found[-1].name if found else None
     text += f"; {last} is as it was." if last else "."

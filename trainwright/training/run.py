@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 
 from trainwright.checkpoint.identity import Owner
+from trainwright.checkpoint.run_lock import RunLock
 from trainwright.checkpoint.saver import Saver
 from trainwright.core.events import RunEvents
 from trainwright.core.microbatching import MicroBatching
@@ -49,6 +50,8 @@ class TrainingRun:
     #: Whose the run directory's checkpoints are, and whether it is known to be this run's.
     owner: Owner
     has_claimed: bool = False
+    #: The right to write into the run directory; None in a process that does not write there.
+    lock: RunLock | None = None
     feed: TrainFeed = field(init=False)
     phase: Phase = Phase.BETWEEN
     #: What to do first, where the run goes on from a checkpoint.

@@ -17,6 +17,7 @@ from trainwright.core.run import Rewind, Stopped
 from trainwright.engines.torch.memory import is_out_of_memory
 from trainwright.training.finish import not_saved
 from trainwright.training.interrupted import save_last_boundary_aside, save_where_it_stands
+from trainwright.training.one_writer import leave_if_taken_over, may_write
 from trainwright.training.run import Told, TrainingRun
 from trainwright.training.save import checkpoint_home, may_save_unasked, random_of_all, snapshot_key
 from trainwright.training.save_model import run_folder
@@ -32,6 +33,8 @@ def leave_if_asked(run: TrainingRun) -> None:
     if run.deaths.error is not None:
         run.deaths.raise_it()
     if run.stops is not None and run.setup.backend.world_size == 1:
+        if run.lock is not None and run.lock.taken_by is not None:
+            leave_if_taken_over(run)
         run.stops.raise_if_asked()
 
 
@@ -42,6 +45,7 @@ _LAST_SAVE_SECONDS = 60.0
 def stop_early(run: TrainingRun, stop: Stopped) -> None:
     """Save, and raise what the caller should see."""
     setup = run.setup
+    leave_if_taken_over(run)
     random = position = None
     if setup.backend.world_size > 1:
         random, position = random_of_all(run), run.feed.position_of_all(setup.engine.gather)
@@ -91,7 +95,7 @@ def pass_the_deadline(run: TrainingRun) -> None:
         f"Stopped by {reason} before the first step was done: nothing was done yet that could be lost.",
         step=step,
     )
-    if setup.args.should_save:
+    if setup.args.should_save and may_write(run):
         mark_preempted(run_folder(setup), reason=reason, step=step, checkpoint=None, code=code)
     # The main thread does not answer.
     kill_children()
@@ -121,6 +125,8 @@ def save_what_hangs(run: TrainingRun) -> None:
 def rescue(run: TrainingRun, error: BaseException) -> None:
     """Save the last boundary before an error ends the run; whatever fails here must not hide the error."""
     setup = run.setup
+    if not may_write(run):
+        return
     if setup.backend.world_size > 1:
         say_where_it_goes_on(run, error)
         return
@@ -162,6 +168,8 @@ def attend(run: TrainingRun) -> Rewind | Stopped | None:
     setup = run.setup
     if not setup.engine.is_alone:
         return attend_together(run)
+    if run.lock is not None and run.lock.taken_by is not None:
+        return Stopped("another training")
     if run.saver.owes_a_save:
         run.saver.owes_a_save = False
         setup.control.should_save = True
@@ -176,7 +184,8 @@ def attend(run: TrainingRun) -> Rewind | Stopped | None:
 def flags_for_others(run: TrainingRun) -> list[int]:
     """What the other processes have to know of this one."""
     setup = run.setup
-    stops = int(run.stops is not None and run.stops.asked)
+    is_taken = run.lock is not None and run.lock.taken_by is not None
+    stops = int(is_taken or (run.stops is not None and run.stops.asked))
     now = round(1000 * (time.monotonic() - run.clock_began)) if setup.backend.rank == 0 else 0
     return list(Told(int(run.saver.owes_a_save), stops, now))
 

@@ -58,7 +58,15 @@ def new_run(setup: Setup, trial: object, ignored_outputs: list[str] | None) -> T
 
 
 def train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) -> TrainOutput:
-    """Take ``run`` from its beginning, or from a checkpoint, to its end."""
+    """Take ``run`` from its beginning, or from a checkpoint, to its end; then others may train in its folder."""
+    try:
+        return _train(run, resume_from_checkpoint)
+    finally:
+        if run.lock is not None:
+            run.lock.release()
+
+
+def _train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) -> TrainOutput:
     setup = run.setup
     checkpoint = agreed_checkpoint(run, resume_from_checkpoint)
     loader = resumable_loader(setup.hooks().get_train_dataloader(), data_seed(setup.args))
