@@ -92,6 +92,8 @@ def _train(loaded: Any, *, fresh: bool, force: bool) -> None:
     done = train_experiment(loaded, fresh=fresh, force=force, say=typer.echo)
     if rank_from_environment().rank != 0:
         return
+    if done.stopped_early is not None:
+        typer.echo(f"Training ended early, at step {done.steps}: {done.stopped_early}.")
     shown = {name: value for name, value in done.metrics.items() if name.startswith("eval_")}
     for name, value in shown.items():
         if not name.endswith(SPEED):

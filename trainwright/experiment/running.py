@@ -51,6 +51,8 @@ class Trained:
     folder: Path
     metrics: dict[str, float]
     steps: int
+    #: Why it ended before its last step.
+    stopped_early: str | None = None
 
 
 def train(loaded: Loaded, *, fresh: bool = False, force: bool = False, say: Say = print) -> Trained:
@@ -111,7 +113,7 @@ def _train_built(built: Built, folder: Path, *, is_first: bool, say: Say) -> Tra
     metrics = {**output.metrics, **_last_evaluation(built)}
     # Of weights in parts every process writes some.
     built.trainer.save_model()
-    return Trained(folder, metrics, built.trainer.state.global_step)
+    return Trained(folder, metrics, built.trainer.state.global_step, output.stopped_early)
 
 
 def refuse_unwritable(folder: Path) -> None:

@@ -6,7 +6,11 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
+from typing import NoReturn
 
 from trainwright.callbacks.flow import DefaultFlowCallback, seconds
 from trainwright.checkpoint.directory import checkpoint_path, list_checkpoints
@@ -38,6 +42,24 @@ def leave_if_asked(run: TrainingRun) -> None:
         run.stops.raise_if_asked()
 
 
+@contextmanager
+def finding_its_place(run: TrainingRun) -> Iterator[None]:
+    """While a resumed run reads its data up to where it was: it may be left at any moment, since nothing is lost.
+
+    In each process by itself: they do not meet before they all have found their place.
+    """
+    if run.stops is None or run.last_rewind is not None:
+        # A run that went back knows which batches to leave out, and its checkpoint does not.
+        yield
+        return
+    run.is_finding_its_place = True
+    with run.stops.answered_at_once():
+        yield
+    run.is_finding_its_place = False
+
+
+#: The exit code of a process that Ctrl-C ends.
+CTRL_C = 130
 #: How long a run that hangs may take for its last save.
 _LAST_SAVE_SECONDS = 60.0
 
@@ -45,6 +67,8 @@ _LAST_SAVE_SECONDS = 60.0
 def stop_early(run: TrainingRun, stop: Stopped) -> None:
     """Save, and raise what the caller should see."""
     setup = run.setup
+    if run.is_finding_its_place:
+        leave_as_it_was(run, stop)
     leave_if_taken_over(run)
     random = position = None
     if setup.backend.world_size > 1:
@@ -67,13 +91,43 @@ def stop_early(run: TrainingRun, stop: Stopped) -> None:
         name = checkpoint_path(checkpoint_home(setup), setup.state.global_step).name
         run.events.unsaved[name] = run.saver.failure or "another process could not write its part"
         raise not_saved(run, f"was stopped by {stop.reason}")
-    if stop.by_keyboard:
-        raise KeyboardInterrupt
-    code = setup.args.preempted_exit_code
-    if setup.args.should_save:
+    raise marked(run, stop, saved)
+
+
+def leave_as_it_was(run: TrainingRun, stop: Stopped) -> NoReturn:
+    """Leave a resumed run that has not found its place in the data yet: its checkpoint still holds everything."""
+    setup = run.setup
+    found = checkpoint_path(checkpoint_home(setup), setup.state.global_step)
+    saved = found if found.is_dir() or setup.checkpointer is not None else None
+    if may_write(run):
+        run.events.record(
+            "stopped",
+            f"Stopped by {stop.reason} while the data was read up to step {setup.state.global_step}: nothing was done "
+            f"yet that could be lost{'.' if saved is None else f'; {saved.name} is as it was.'}",
+            step=setup.state.global_step,
+            checkpoint=None if saved is None else saved.name,
+        )
+    raise marked(run, stop, saved)
+
+
+def marked(run: TrainingRun, stop: Stopped, saved: Path | None) -> BaseException:
+    """Say in ``preempted.json`` that the run waits to be started again; returns what the caller should see."""
+    setup = run.setup
+    code = CTRL_C if stop.by_keyboard else setup.args.preempted_exit_code
+    if setup.args.should_save and may_write(run):
         name = None if saved is None else saved.name
         mark_preempted(run_folder(setup), reason=stop.reason, step=setup.state.global_step, checkpoint=name, code=code)
-    raise Preempted(stop.reason, code, None if saved is None else str(saved))
+    if stop.by_keyboard:
+        return KeyboardInterrupt()
+    return Preempted(stop.reason, code, None if saved is None else str(saved))
+
+
+def mark_interrupted(run: TrainingRun) -> None:
+    """The same for a ``KeyboardInterrupt`` that did not come by way of the loop, so that it could not stop cleanly."""
+    if not run.setup.args.should_save:
+        return
+    found = list_checkpoints(run_folder(run.setup)) if run.setup.checkpointer is None else []
+    marked(run, Stopped("SIGINT", by_keyboard=True), found[-1] if found else None)
 
 
 def is_lost(setup: Setup, own: bool) -> bool:
