@@ -96,7 +96,9 @@ class RunLock:
             if not force:
                 raise ValueError(self._refusal(there))
             self._take_by_force(there, say, has_lock=has_lock)
-        self._sign()
+        if not self._is_signed():
+            self._sign()
+            self._share()
         try:
             write_lease(self.folder, lease)
         except OSError as error:
@@ -231,8 +233,10 @@ class RunLock:
             if not self._is_open_where_it_was():
                 self._close()
                 self._open()
+            if not self._is_signed():
+                # Also by somebody who got the lock, and was refused all the same.
                 self._sign()
-            self._lock()
+            self._share()
 
     # ---- letting go
 
@@ -264,14 +268,20 @@ class RunLock:
             return 0
 
     def _open(self) -> None:
+        """Open the lock file; ``OSError`` where it cannot be locked."""
         if fcntl is None:
             return
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        os.close(self._opened(os.O_RDWR | os.O_CREAT))
+        # Kept open for reading only: a file that is open for writing keeps a disk from being made read-only.
+        self._descriptor = self._opened(os.O_RDONLY)
+
+    def _opened(self, mode: int) -> int:
+        flags = mode | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         descriptor = os.open(self.folder / FILE, flags, 0o666)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise OSError(errno.EINVAL, "it is not a regular file", str(self.folder / FILE))
-        self._descriptor = descriptor
+        return descriptor
 
     def _close(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
@@ -291,20 +301,58 @@ class RunLock:
         return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
 
     def _lock(self) -> bool:
-        """Return False when another process has it; where there are no locks nobody has."""
+        """Take the lock; False when another process has it. Where there are no locks nobody has.
+
+        Exclusive for a moment, in which the token is left, and shared from then on, which a file that is open for
+        reading can be. Whoever came between the two finds the other's token, and has to try again.
+        """
         if fcntl is None or self._descriptor is None:
             return True
         try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            writer = self._opened(os.O_RDWR)
+        except OSError:
+            return True
+        try:
+            fcntl.lockf(writer, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            was_signed = self._write_token(writer)
+        except OSError as error:
+            return error.errno not in _HELD
+        finally:
+            os.close(writer)
+        return self._share() and (not was_signed or self._is_signed())
+
+    def _share(self) -> bool:
+        """Keep others from taking the lock; False when one is taking it at this moment."""
+        if fcntl is None or self._descriptor is None:
+            return True
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as error:
             return error.errno not in _HELD
         return True
 
     def _sign(self) -> None:
-        """Leave the token in the lock file, for whoever had it before and wakes up late."""
-        if self._descriptor is not None and self._lease is not None:
-            with contextlib.suppress(OSError):
-                os.pwrite(self._descriptor, self._lease.token.encode(), 0)
+        """Leave the token in the lock file, for whoever had it before and wakes up late; this drops the lock."""
+        if self._descriptor is None:
+            return
+        with contextlib.suppress(OSError):
+            writer = self._opened(os.O_RDWR)
+            try:
+                self._write_token(writer)
+            finally:
+                os.close(writer)
+
+    def _write_token(self, writer: int) -> bool:
+        assert self._lease is not None
+        try:
+            os.pwrite(writer, self._lease.token.encode(), 0)
+        except OSError:
+            # A full disk: then nothing can be told by it.
+            return False
+        return True
+
+    def _is_signed(self) -> bool:
+        return self._lease is not None and self._signed() == self._lease.token
 
     def _signed(self) -> str:
         """The token of whoever took the folder last; read through the descriptor that is open anyway."""
