@@ -254,7 +254,8 @@ def test_a_training_inside_a_training_prints_plain_lines(
     class Nested(TrainerCallback):
         def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
             if state.global_step == 2:
-                trainer_with(make_args, ProgressCallback(console=inner), max_steps=4).train()
+                folder = f"{args.output_dir}-inner"
+                trainer_with(make_args, ProgressCallback(console=inner), max_steps=4, output_dir=folder).train()
 
     assert trainer_with(make_args, ProgressCallback(console=outer), Nested()).train().global_step == 8
     assert "━" in screen_of(outer)

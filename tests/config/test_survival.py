@@ -36,6 +36,7 @@ def test_defaults() -> None:
         "save_best": False,
         "keep_every": None,
         "resume": None,
+        "take_over": False,
         "exact": "warn",
         "checkpoint_format": "trainwright",
         "save_in_background": True,

@@ -33,7 +33,7 @@ def outcomes(folder: Path, wanted: dict[str, list[str]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    from tests.faults import killed_sampler, killed_workers, leaving
+    from tests.faults import in_between, killed_sampler, killed_workers, leaving, one_writer
 
     torch.set_num_threads(1)
     folder, wanted = Path(sys.argv[1]), json.loads(sys.argv[2])
@@ -44,6 +44,10 @@ def main() -> None:
         answers["killed_workers"] = killed_workers.results(folder / "killed_workers", wanted["killed_workers"])
     if "leaving" in wanted:
         answers["leaving"] = leaving.results(folder / "leaving", wanted["leaving"])
+    if "in_between" in wanted:
+        answers["in_between"] = in_between.results(folder / "in_between", wanted["in_between"])
+    if "one_writer" in wanted:
+        answers["one_writer"] = one_writer.results(folder / "one_writer", wanted["one_writer"])
     print(json.dumps(answers))
 
 

@@ -9,9 +9,13 @@ import pytest
 
 from tests.faults.forking import outcomes
 from tests.faults.killed_sampler import COUNT, EPOCHS
+from tests.faults.test_in_between import assert_nothing_lost
 from tests.faults.test_killed_workers import assert_rescued
 from tests.faults.test_leaving import TERMINAL, assert_left_well
+from tests.faults.test_one_writer import assert_one_writer
 
+MET = ["two processes", "without locks, elsewhere", "killed with workers", "copied", "silent elsewhere", "forced"]
+BETWEEN = ["read again", "killed in a save"]
 LEFT = [
     "while the Trainer is built",
     "while resuming",
@@ -26,10 +30,18 @@ LEFT = [
 def test_nothing_is_lost_and_no_process_is_left_behind(folder: Path) -> None:
     """All cases run in `make test-full`."""
     workers = ["in the update", "in a background save"]
-    found = outcomes(folder, {"killed_sampler": [], "killed_workers": workers, "leaving": LEFT})
+    found = outcomes(
+        folder,
+        {"killed_sampler": [], "killed_workers": workers, "leaving": LEFT, "one_writer": MET, "in_between": BETWEEN},
+    )
     check_samples(found["killed_sampler"])
     for name in workers:
         assert_rescued(name, found["killed_workers"][name])
+    writers = found["one_writer"]
+    for name in MET:
+        assert_one_writer(name, writers[name], writers["straight"], writers["longer"])
+    for name in BETWEEN:
+        assert_nothing_lost(name, found["in_between"][name])
     for name in LEFT:
         assert_left_well(name, found["leaving"][name], found["leaving"]["straight"])
 

@@ -26,8 +26,13 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
         self.early_stopping_patience = early_stopping_patience
         self.early_stopping_threshold = early_stopping_threshold
         self.early_stopping_patience_counter = 0
+        #: Why it has stopped the training.
+        self.stop_reason: str | None = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if self.early_stopping_patience_counter < self.early_stopping_patience:
+            # Of an earlier training.
+            self.stop_reason = None
         if args.metric_for_best_model is None:
             raise ValueError(
                 "EarlyStoppingCallback needs metric_for_best_model, for instance metric_for_best_model='loss'."
@@ -64,12 +69,23 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
             self.early_stopping_patience_counter += 1
         if self.early_stopping_patience_counter >= self.early_stopping_patience:
             control.should_training_stop = True
+            self.stop_reason = self._reason(args, state)
+
+    def _reason(self, args: TrainingArguments, state: TrainerState) -> str:
+        name = str(args.metric_for_best_model).removeprefix("eval_")
+        if self.early_stopping_threshold or state.best_global_step is None:
+            # A gain below the threshold is a new best, and does not count here.
+            times, least = self.early_stopping_patience_counter, self.early_stopping_threshold or 0.0
+            times_in_words = "the last evaluation" if times == 1 else f"the last {times} evaluations"
+            return f"eval_{name} has not improved by more than {least:g} in {times_in_words}"
+        return f"eval_{name} has not improved since step {state.best_global_step}"
 
     def state(self) -> dict[str, Any]:
+        stopped = {} if self.stop_reason is None else {"stop_reason": self.stop_reason}
         return {
             "args": {
                 "early_stopping_patience": self.early_stopping_patience,
                 "early_stopping_threshold": self.early_stopping_threshold,
             },
-            "attributes": {"early_stopping_patience_counter": self.early_stopping_patience_counter},
+            "attributes": {"early_stopping_patience_counter": self.early_stopping_patience_counter, **stopped},
         }

@@ -39,6 +39,7 @@ from trainwright.checkpoint.identity import RunIdentity
 from trainwright.checkpoint.left_out import LeftOut, in_words
 from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, problems_of, run_of, write_manifest
 from trainwright.checkpoint.writer_group import WriterGroup
+from trainwright.core.errors import RunTakenOver
 from trainwright.core.events import RunEvents
 from trainwright.core.fsync import force_folder, force_to_disk
 
@@ -104,11 +105,14 @@ class Saver:
         events: RunEvents,
         after: Callable[[Path], None] = lambda path: None,
         deliver: Callable[[Path, int], None] | None = None,
+        refuse_if_taken_over: Callable[[], None] | None = None,
     ) -> None:
         self._events = events
         self._after = after
         #: Takes a finished folder, and its step, elsewhere; without it the folder gets its name where it is.
         self._deliver = deliver
+        #: Raises ``RunTakenOver`` where the folder is no longer this run's: what is there is not ours to change.
+        self._refuse_if_taken_over = refuse_if_taken_over or (lambda: None)
         self._thread: threading.Thread | None = None
         self._copied = threading.Event()
         self._copied.set()
@@ -166,6 +170,7 @@ class Saver:
         try:
             if job.failure is not None:
                 raise job.failure
+            self._refuse_if_taken_over()
             job.target.parent.mkdir(parents=True, exist_ok=True)
             needed = int(job.size * 1.02) + _SMALL_FILES
             free = shutil.disk_usage(job.target.parent).free
@@ -226,6 +231,7 @@ class Saver:
 
     def _write_alone(self, job: SaveJob) -> None:
         self._write_with_patience(job)
+        self._refuse_if_taken_over()
         if self._deliver is not None:
             self._deliver(staging_of(job.target), job.step)
         else:
@@ -259,7 +265,10 @@ class Saver:
 
     def _let_older_ones_go(self, job: SaveJob) -> None:
         try:
+            self._refuse_if_taken_over()
             self._after(job.target)
+        except RunTakenOver:
+            return
         except OSError as error:
             self._events.record("rotation_failed", f"An old checkpoint could not be deleted: {error}.", step=job.step)
 
@@ -332,13 +341,19 @@ class Saver:
         files |= {name: write_file(staging / name, get(), force=False) for name, get in job.tensors.items()}
         self._close(job, files)
         force_folder(staging)
+        self._refuse_if_taken_over()
         self._spare_what_is_not_ours(job)
         publish(staging, job.target)
 
     def _give_up(self, job: SaveJob, error: BaseException) -> None:
+        self.failed_step, self.failure = job.step, (reason := _reason(error))
+        try:
+            self._refuse_if_taken_over()
+        except RunTakenOver:
+            # The run ends for it, and says so. The other training may be writing a folder of the same name.
+            return
         if job.shared is None or job.shared.together.rank == 0:
             discard(staging_of(job.target))
-        self.failed_step, self.failure = job.step, (reason := _reason(error))
         self._events.record(
             "save_failed",
             f"{job.target.name} was NOT saved: {reason}. Training goes on; older checkpoints are untouched.",

@@ -21,7 +21,7 @@ from trainwright.config.errors import ConfigError
 from trainwright.config.extras import missing_package
 from trainwright.config.registry import import_file
 from trainwright.config.secrets import masked_command
-from trainwright.core.errors import NotSavedError, Preempted, lost_a_peer
+from trainwright.core.errors import NotSavedError, Preempted, RunTakenOver, lost_a_peer
 from trainwright.experiment.library import descriptions, hand_over, missing, needs
 
 #: Words that typer does not know are the experiment's: section.key=value, --section.key value.
@@ -30,6 +30,10 @@ _OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
 ExperimentFile = Annotated[Path, typer.Argument(help="An experiment.yaml.", exists=True, dir_okay=False)]
 Target = Annotated[Path, typer.Argument(help="The folder of a run, or the experiment.yaml it came from.", exists=True)]
 Trust = Annotated[bool, typer.Option("--trust", help="Let code run that the experiment names (my_file.py:Class).")]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Train although another training writes into the folder: that one is ended unsaved."),
+]
 Import = Annotated[
     list[Path] | None,
     typer.Option("--import", help="Run this file first; it may register models, data, optimizers and more."),
@@ -47,6 +51,7 @@ def train(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start anew in a new numbered folder; an earlier run stays as it is.")
     ] = False,
+    force: Force = False,
     trust: Trust = False,
     imports: Import = None,
 ) -> None:
@@ -61,13 +66,14 @@ def train(
 
         import_files(imports)
         loaded = load_experiment(experiment, context.args, trust=trust)
-        _train(loaded, fresh=fresh, begins_in=folders.append)
+        _train(loaded, fresh=fresh, force=force, begins_in=folders.append)
 
 
 @app.command(context_settings=_OVERRIDES)
 def resume(
     context: typer.Context,
     run: Annotated[Path, typer.Argument(help="The folder of a run.", exists=True, file_okay=False)],
+    force: Force = False,
     trust: Trust = False,
     imports: Import = None,
 ) -> None:
@@ -78,16 +84,18 @@ def resume(
         import_files(imports)
         loaded = load_stored(run, context.args, trust=trust)
         refuse_masked(loaded)
-        _train(loaded, fresh=False)
+        _train(loaded, fresh=False, force=force)
 
 
-def _train(loaded: Any, *, fresh: bool, begins_in: Callable[[Path], None] | None = None) -> None:
+def _train(loaded: Any, *, fresh: bool, force: bool, begins_in: Callable[[Path], None] | None = None) -> None:
     from trainwright.experiment.running import SPEED
     from trainwright.experiment.running import train as train_experiment
 
-    done = train_experiment(loaded, fresh=fresh, say=typer.echo, begins_in=begins_in)
+    done = train_experiment(loaded, fresh=fresh, force=force, say=typer.echo, begins_in=begins_in)
     if rank_from_environment().rank != 0:
         return
+    if done.stopped_early is not None:
+        typer.echo(f"Training ended early, at step {done.steps}: {done.stopped_early}.")
     shown = {name: value for name, value in done.metrics.items() if name.startswith("eval_")}
     for name, value in shown.items():
         if not name.endswith(SPEED):
@@ -233,6 +241,9 @@ def outcome(go_on: Callable[[], str] | None = None) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
             typer.echo(f"Error: this name is too long for a file: {str(error.filename)[:80]}...", err=True)
             raise typer.Exit(BAD_USAGE) from None
+        if isinstance(error, RunTakenOver):
+            typer.echo(f"Failed: {error}", err=True)
+            raise typer.Exit(FAILED) from None
         if isinstance(error, NotSavedError):
             # A traceback has nothing that helps, and no script holds the model.
             typer.echo(f"Failed: {error.summary}", err=True)

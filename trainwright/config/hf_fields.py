@@ -153,7 +153,7 @@ NATIVE: dict[str, Field] = {
     **_all(
         "acts",
         "checkpoints, preemption and going on afterwards",
-        "resume exact checkpoint_format save_in_background handle_signals preempted_exit_code max_hours "
+        "resume take_over exact checkpoint_format save_in_background handle_signals preempted_exit_code max_hours "
         "preemption_deadline",
     ),
     **_all(

@@ -80,7 +80,8 @@ class TrainerCallback:
     Every event receives ``args, state, control`` and, by keyword, ``model, processing_class, optimizer,
     lr_scheduler, train_dataloader, eval_dataloader``; ``on_log`` also ``logs``, ``on_evaluate`` and ``on_predict``
     also ``metrics``, ``on_train_failed`` the ``error``, ``on_parameters_replaced`` a dict ``replaced`` of old and new.
-    Define ``state()`` (see ``ExportableState``) to be saved in checkpoints.
+    Define ``state()`` (see ``ExportableState``) to be saved in checkpoints. One that stops a training may say why in an
+    attribute ``stop_reason``, which is logged and returned.
 
     >>> class StopAt(TrainerCallback):
     ...     def on_step_end(self, args, state, control, **kwargs):
@@ -133,6 +134,12 @@ def _shown(before: Callable[[], None], listener: Callable[..., Any], *args: Any,
     return listener(*args, **kwargs)
 
 
+def _callback_of(listener: Callable[..., Any]) -> Any:
+    """The callback whose method ``listener`` is."""
+    method = listener.args[1] if isinstance(listener, partial) and listener.func is _shown else listener
+    return getattr(method, "__self__", method)
+
+
 class _Heard(dict[str, list[Callable[..., Any]]]):
     """Event -> listeners, found when first asked for."""
 
@@ -171,6 +178,8 @@ class CallbackHandler:
         #: Bound methods that hear each event, in calling order; looked at in every step.
         self.heard: dict[str, list[Callable[..., Any]]] = _Heard(self)
         self._before_looking: Callable[[], None] | None = None
+        #: The callback that has set ``control.should_training_stop``, first of them.
+        self.stopped_by: Any = None
         for callback in callbacks:
             self.add_callback(callback)
 
@@ -259,8 +268,14 @@ class CallbackHandler:
         self, event: str, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         """Call the listeners of ``event``; switches on a control that one returns are copied onto ours."""
+        was_asked = control.should_training_stop
         for listener in self.heard[event]:
             answer = listener(args, state, control, **self.references, **kwargs)
             if answer is not None and answer is not control:
                 vars(control).update(vars(answer))
+            if control.should_training_stop and not was_asked and self.stopped_by is None:
+                self.stopped_by = _callback_of(listener)
+        if self.stopped_by is not None and not control.should_training_stop:
+            # It, or another one, has thought better of it.
+            self.stopped_by = None
         return control

@@ -51,6 +51,17 @@ class NotSavedError(RuntimeError):
         )
 
 
+class RunTakenOver(RuntimeError):
+    """Another training has taken the run directory over: this one writes nothing more there, and ends."""
+
+    def __init__(self, folder: str, who: str) -> None:
+        self.folder, self.who = folder, who
+        super().__init__(
+            f"{folder} was taken over by {who}: this training ends without a save, and what it did since its last "
+            "checkpoint is lost. Train in another output_dir to have both."
+        )
+
+
 class StopRequested(BaseException):
     """Raised out of an evaluation, or a wait for data, where somebody asks to stop; the loop ends with it."""
 

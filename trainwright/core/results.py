@@ -7,10 +7,23 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 
-class TrainOutput(NamedTuple):
+class _TrainOutput(NamedTuple):
     global_step: int
     training_loss: float
     metrics: dict[str, float]
+
+
+class TrainOutput(_TrainOutput):
+    """What ``train()`` returns: transformers' three values, and why it ended early, if it did.
+
+    >>> output = TrainOutput(210, 0.4, {})
+    >>> step, loss, metrics = output
+    >>> print(output.stopped_early)
+    None
+    """
+
+    #: Why training ended before its last step, for instance "eval_loss has not improved since step 210".
+    stopped_early: str | None = None
 
 
 class PredictionOutput(NamedTuple):

@@ -14,7 +14,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
@@ -121,7 +122,7 @@ class StopRequests:
         self._instead_of = instead_of
         self._received: int | None = None
         self._interrupts = 0
-        self._served = False
+        self._served = self._leaves_at_once = False
         self._handlers = Handlers()
         self._listener: _Listener | None = None
         self._file: str | None = None
@@ -172,6 +173,23 @@ class StopRequests:
             self._interrupts += 1
             if self._interrupts >= _IMPATIENT:
                 raise KeyboardInterrupt
+        if self._leaves_at_once:
+            # Once: what it interrupts a second time would be the leaving.
+            self._leaves_at_once = False
+            self.raise_if_asked()
+
+    @contextmanager
+    def answered_at_once(self) -> Iterator[None]:
+        """A block that a signal ends wherever it is, by ``StopRequested``: nothing has to be finished or saved."""
+        self.raise_if_asked()
+        self._leaves_at_once = True
+        try:
+            yield
+            self._leaves_at_once = False
+            # Somebody's code may have swallowed it.
+            self.raise_if_asked()
+        finally:
+            self._leaves_at_once = False
 
     @property
     def is_pressed(self) -> bool:

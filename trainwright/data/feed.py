@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -58,6 +59,7 @@ class TrainFeed:
         draw: Takes the batches of a group from an iterator; may be a user's ``get_batch_samples``.
         seed: Data seed, for a loader that is not ours (ours knows it).
         poll: Called at least every half second while waiting for a loader's workers; what it raises ends the wait.
+        finding_place: Entered while the first group after a resume in the middle of an epoch is looked for.
         process: Which of several processes this is; the loader gives its part of the data.
         agree: Whether any process says True. Asked once a step where processes cannot know by themselves whether others
             still have data.
@@ -73,6 +75,7 @@ class TrainFeed:
         draw: Draw = take,
         seed: int = 0,
         poll: Callable[[], None] | None = None,
+        finding_place: Callable[[], AbstractContextManager[None]] = nullcontext,
         process: ProcessRank = ALONE,
         agree: Callable[[bool], bool] | None = None,
     ) -> None:
@@ -85,6 +88,8 @@ class TrainFeed:
         self._seed = loader.seed if isinstance(loader, Loader) else seed
         if poll is not None and isinstance(loader, Loader):
             loader.poll = poll
+        self._poll = poll
+        self._finding_place = finding_place
         self._process = process
         self._by_index = starts_by_index(loader)
         self._reader = None if self._by_index else StreamReader(loader, self._seed)
@@ -252,14 +257,18 @@ class TrainFeed:
 
     def groups(self) -> Iterator[list[Any]]:
         set_epoch(self.loader, self.epoch)
-        self._begin()
-        batches = self._numbered(self._open())
-        if self._after_skip is not None:
-            self._after_skip()
-            self._after_skip = None
-        while group := self._next_group(batches):
+        # In the middle of an epoch the first group may take as long to come as the epoch took up to there.
+        with self._finding_place() if self._start is not None and self._start.batches else nullcontext():
+            self._begin()
+            batches = self._numbered(self._open())
+            if self._after_skip is not None:
+                self._after_skip()
+                self._after_skip = None
+            group = self._next_group(batches)
+        while group:
             self._before, self._now = self._now, self._mark(has_read=True)
             yield group
+            group = self._next_group(batches)
         # The end of a stream is a state of its own, unless it was there from the start.
         is_read = self._reader is not None and self._reader.is_open
         self._now = self._mark(has_read=True) if is_read else self._now._replace(batches=self.consumed)
@@ -300,7 +309,7 @@ class TrainFeed:
         if self._reader is None:
             self.loader.start_at(mark.batches, sample=self._first.sample, leave_out=self._unfetched)
             return iter(self.loader)
-        batches = self._reader.open(mark.epoch, mark.place, mark.batches, self._first.slack)
+        batches = self._reader.open(mark.epoch, mark.place, mark.batches, self._first.slack, self._poll)
         if mark.place.stream is None:
             self._now = self._before = self._mark(has_read=False)
         return batches

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -57,8 +57,13 @@ class StreamReader:
         self._at_end: StreamPlace | None = None
         self.read = 0
 
-    def open(self, epoch: int, place: StreamPlace, given: int, slack: int = 0) -> Iterator[Any]:
-        """The batches after ``place``, before which ``given`` were given; it may be ``slack`` behind the end."""
+    def open(
+        self, epoch: int, place: StreamPlace, given: int, slack: int = 0, poll: Callable[[], None] | None = None
+    ) -> Iterator[Any]:
+        """The batches after ``place``, before which ``given`` were given; it may be ``slack`` behind the end.
+
+        ``poll`` is called after each batch that is read past, and may raise.
+        """
         self._run = self._last = self._at_end = None
         self.read = given if place.read is None else place.read
         own = place.own if isinstance(place.own, dict) else None
@@ -67,7 +72,7 @@ class StreamReader:
             return self._counted(self._open_by_state(epoch, place.stream, own))
         self._run = self._fresh_run(epoch)
         if self.read:
-            self._read_past(epoch, place, slack)
+            self._read_past(epoch, place, slack, poll or (lambda: None))
         return self._counted(self._run)
 
     @property
@@ -131,7 +136,7 @@ class StreamReader:
             return iter(self._loader)
         return StreamRun(lambda: iter(self._loader), self._seed, epoch)
 
-    def _read_past(self, epoch: int, place: StreamPlace, slack: int) -> None:
+    def _read_past(self, epoch: int, place: StreamPlace, slack: int, poll: Callable[[], None]) -> None:
         logger.info(
             "Resuming in the middle of epoch %d reads past %d batches first: %s.",
             epoch,
@@ -142,6 +147,7 @@ class StreamReader:
         for batch in islice(self._run, self.read):
             self._last = batch.batch if isinstance(batch, Filler) else batch
             count += 1
+            poll()
         repeats = count >= self.read - slack
         if repeats and isinstance(place.last_batch, str):
             repeats = LastBatch(self._last).digest() == place.last_batch

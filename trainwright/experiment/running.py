@@ -6,12 +6,13 @@ import contextlib
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trainwright.checkpoint.directory import list_checkpoints, newest_good
+from trainwright.checkpoint.run_lock import holding
 from trainwright.config.backends import rank_from_environment
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded, load_experiment
@@ -61,12 +62,25 @@ class Trained:
     folder: Path
     metrics: dict[str, float]
     steps: int
+    #: Why it ended before its last step.
+    stopped_early: str | None = None
 
 
 def train(
-    loaded: Loaded, *, fresh: bool = False, say: Say = print, begins_in: Callable[[Path], None] | None = None
+    loaded: Loaded,
+    *,
+    fresh: bool = False,
+    force: bool = False,
+    say: Say = print,
+    begins_in: Callable[[Path], None] | None = None,
 ) -> Trained:
-    """Train, or go on where the last run of the same experiment stopped; ``begins_in`` is told the folder."""
+    """Train, or go on where the last run of the same experiment stopped.
+
+    Args:
+        fresh: In a new folder beside it.
+        force: Also where another training writes.
+        begins_in: Is told the folder.
+    """
     place = rank_from_environment()
     is_first = place.rank == 0
     if fresh and place.world_size > 1:
@@ -91,7 +105,20 @@ def train(
         return built
     for note in built.prepared.notes if is_first else []:
         say(f"{built.task}: {note}")
-    return _trained(built, folder)
+    # Until the model is there too.
+    with _held(folder, force or built.args.take_over, say) if is_first else contextlib.nullcontext():
+        return _trained(built, folder)
+
+
+@contextlib.contextmanager
+def _held(folder: Path, force: bool, say: Say) -> Iterator[None]:
+    """The folder, for this process alone; refused in words where another training has it."""
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(holding(folder, force=force, say=say))
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        yield
 
 
 def _ready(loaded: Loaded, folder: Path, say: Say) -> Built | Trained:
@@ -134,7 +161,7 @@ def _trained(built: Built, folder: Path) -> Trained:
     metrics = {**output.metrics, **_last_evaluation(built)}
     # Of weights in parts every process writes some.
     built.trainer.save_model()
-    return Trained(folder, metrics, built.trainer.state.global_step)
+    return Trained(folder, metrics, built.trainer.state.global_step, output.stopped_early)
 
 
 def refuse_unwritable(folder: Path) -> None:

@@ -24,6 +24,8 @@ STATE = [
     "optimizer.safetensors.index.json",
     "random.safetensors",
     "rng_state*.pth",
+    "run.lease.json",
+    "run.lock",
     "scaler.pt",
     "scheduler.pt",
     "trainer_state.json",

@@ -70,7 +70,7 @@ class Trainer(Methods):
     2
     """
 
-    @leaves_at_once("the Trainer was built")
+    @leaves_at_once("the Trainer was built", marks=True)
     def __init__(
         self,
         model: nn.Module | None = None,
@@ -153,7 +153,7 @@ class Trainer(Methods):
         self.eval_dataset = self.eval_dataset if val is None else val
         return self.train(resume_from_checkpoint=resume_from_checkpoint)
 
-    @leaves_at_once("the training was prepared")
+    @leaves_at_once("the training was prepared", marks=True)
     def train(
         self,
         resume_from_checkpoint: str | Path | bool | None = None,

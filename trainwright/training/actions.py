@@ -8,6 +8,7 @@ from trainwright.core.dtensors import whole
 from trainwright.core.run import Rewind, Stopped
 from trainwright.training.finish import finish
 from trainwright.training.memory import micro_batch_size, step_was_redone
+from trainwright.training.one_writer import leave_if_taken_over, may_write
 from trainwright.training.random_state import random_now, restore_random_state
 from trainwright.training.resume import take_up_state
 from trainwright.training.rewind import go_back
@@ -22,7 +23,10 @@ class TrainingActions:
         hooks = run.setup.hooks()
         add_to_log(run, logs)
         hooks.store_flos()
-        if run.log_takes_time:
+        if not may_write(run):
+            # It ends at this boundary; whoever has the folder now keeps its own log.
+            pass
+        elif run.log_takes_time:
             hooks.log(logs, run.start_time)
         else:
             hooks.log(logs)
@@ -50,9 +54,11 @@ class TrainingActions:
         return run.nonfinite.settle()
 
     def finish(self, run: TrainingRun) -> None:
+        leave_if_taken_over(run)
         finish(run)
 
     def rewind(self, run: TrainingRun, rewind: Rewind) -> None:
+        leave_if_taken_over(run)
         go_back(run, rewind)
 
     def take_up_state(self, run: TrainingRun) -> None:

@@ -24,7 +24,13 @@ from trainwright.training.run import TrainingRun
 from trainwright.training.save import may_save_unasked
 from trainwright.training.setup import data_rank
 from trainwright.training.step import draw_batches
-from trainwright.training.stop import agree_on_the_time, flags_for_others, hear_others, leave_if_asked
+from trainwright.training.stop import (
+    agree_on_the_time,
+    finding_its_place,
+    flags_for_others,
+    hear_others,
+    leave_if_asked,
+)
 
 
 def fill(run: TrainingRun, checkpoint: Path | None) -> None:
@@ -32,7 +38,7 @@ def fill(run: TrainingRun, checkpoint: Path | None) -> None:
     setup, plan = run.setup, run.plan
     follow_recipe(run)
     setup.state = _new_state(run)
-    setup.control = TrainerControl()
+    setup.control, setup.callbacks.stopped_by = TrainerControl(), None
     run.feed, run.phase = _new_feed(run), Phase.BETWEEN
     agree_on_the_time(run)
     run.micro, run.cut_is_known = new_micro_batching(setup), False
@@ -96,6 +102,7 @@ def _new_feed(run: TrainingRun) -> TrainFeed:
         steps_if_unsized=plan.max_steps,
         draw=partial(draw_batches, setup) if is_overridden(setup.hooks(), "get_batch_samples") else take,
         poll=partial(leave_if_asked, run),
+        finding_place=partial(finding_its_place, run),
         process=data_rank(setup),
         agree=lambda has_more: bool(setup.backend.sum(int(has_more))),
     )

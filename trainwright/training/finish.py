@@ -31,6 +31,7 @@ LAST_ATTEMPTS = (0.0, 5.0, 15.0)
 def finish(run: TrainingRun) -> None:
     """The run's summary, and the best model if it was asked for; before ``on_train_end``."""
     setup = run.setup
+    say_why_it_stopped(run)
     steps = setup.state.global_step - run.first_step
     share = steps / max(setup.state.max_steps, 1)
     summary: dict[str, float] = speed_metrics(
@@ -46,6 +47,31 @@ def finish(run: TrainingRun) -> None:
     setup.engine.rest_weights()
     if setup.args.load_best_model_at_end:
         setup.hooks()._load_best_model()
+
+
+def say_why_it_stopped(run: TrainingRun) -> None:
+    """Note who ended the training before its last step, and why, as far as that can be known."""
+    setup = run.setup
+    state, callbacks = setup.state, setup.callbacks
+    if not setup.control.should_training_stop or state.global_step >= state.max_steps or run.is_over:
+        return
+    # A resumed run that had been about to stop was not asked again.
+    by = callbacks.stopped_by or next((one for one in callbacks.callbacks if getattr(one, "stop_reason", None)), None)
+    reason = getattr(by, "stop_reason", None)
+    if by is None and run.feed.consumed == 0:
+        reason = "the training data gave no batch"
+    elif not isinstance(reason, str):
+        reason = "something" if by is None else type(by).__name__
+        reason += " set control.should_training_stop"
+    run.stopped_early = reason
+    run.events.record(
+        "stopped_early",
+        f"Training ended early, at step {state.global_step} of {state.max_steps}: {reason}.",
+        step=state.global_step,
+        level=logging.INFO,
+        reason=reason,
+        callback=None if by is None else type(by).__name__,
+    )
 
 
 def make_up_for_failed_save(run: TrainingRun) -> None:
@@ -78,9 +104,7 @@ def note_the_end(run: TrainingRun) -> None:
     setup = run.setup
     folder = run_folder(setup)
     if setup.args.should_save and not run.is_over and folder.is_dir():
-        state = setup.state
-        reason = None if state.global_step >= state.max_steps else "a callback asked to stop"
-        mark_finished(folder, Finished(state.global_step, state.max_steps, reason))
+        mark_finished(folder, Finished(setup.state.global_step, setup.state.max_steps, run.stopped_early))
 
 
 def not_saved(run: TrainingRun, how: str = "came to its end") -> NotSavedError:

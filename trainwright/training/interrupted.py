@@ -45,7 +45,9 @@ def save_where_it_stands(
     target = checkpoint_path(checkpoint_home(setup), setup.state.global_step)
     # What a checkpointer was given has a name here but no path.
     shown = target if setup.checkpointer is None else Path(target.name)
-    is_there = run.saved_snapshot == snapshot_key(run) and run.saver.last_saved == target
+    # A save at its usual time does not know that the run is about to be ended by a callback.
+    ends = setup.control.should_training_stop and setup.state.global_step < setup.state.max_steps
+    is_there = run.saved_snapshot == snapshot_key(run) and run.saver.last_saved == target and not ends
     if setup.engine.weights.layout.gathered_to_save:
         # The first process writes, so it knows; the others must come if it wants to.
         is_there = setup.backend.gather(is_there)[0]
@@ -57,7 +59,6 @@ def save_where_it_stands(
         setup.engine.weights.recover()
         setup.engine.clear_gradients()
     setup.engine.weights.settle()
-    ends = setup.control.should_training_stop and setup.state.global_step < setup.state.max_steps
     snapshot = dataclasses.replace(snapshot, in_training=rested_weights(setup), was_ending=ends)
     if random is not None:
         snapshot = dataclasses.replace(snapshot, random=random)

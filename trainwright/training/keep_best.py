@@ -101,6 +101,13 @@ class KeepBest(TrainerCallback, ExportableState):
     def has_lost_patience(self) -> bool:
         return self.patience is not None and self.times_worse >= self.patience
 
+    @property
+    def stop_reason(self) -> str | None:
+        """Why it has stopped the training."""
+        if not self.has_lost_patience:
+            return None
+        return f"{' + '.join(self.metrics)} has not improved {self.times_worse} times in a row"
+
     def is_better(self, value: float) -> bool:
         """Whether ``value`` would be a new best within the bounds."""
         if not math.isfinite(value):
@@ -216,7 +223,6 @@ class KeepBest(TrainerCallback, ExportableState):
         else:
             self.times_worse += 1
         if self.has_lost_patience:
-            logger.info("%s has not improved %d times in a row: training ends.", self.metrics[0], self.times_worse)
             control.should_training_stop = True
 
     def _keep(self, state: TrainerState, kwargs: dict[str, Any], value: float | None) -> None:

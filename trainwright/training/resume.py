@@ -85,6 +85,7 @@ def was_finished(run: TrainingRun) -> bool:
     course = [change.what for change in run.changes if change.effect == Effect.COURSE]
     if has_steps_left and (course or end.reason is None):
         return False
+    run.stopped_early = end.reason
     idle = f", so {', '.join(course)} did not act: raise num_train_epochs or max_steps to go on" if course else ""
     logger.warning("The run in %s is %s; nothing was trained%s.", run_folder(setup), end.words, idle)
     return True

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from torch import Tensor
 
 from trainwright.checkpoint.identity import Owner
+from trainwright.checkpoint.run_lock import RunLock
 from trainwright.checkpoint.saver import Saver
 from trainwright.core.events import RunEvents
 from trainwright.core.microbatching import MicroBatching
@@ -52,6 +53,8 @@ class TrainingRun:
     #: Whose the run directory's checkpoints are, and whether it is known to be this run's.
     owner: Owner
     has_claimed: bool = False
+    #: The right to write into the run directory; None in a process that does not write there.
+    lock: RunLock | None = None
     feed: TrainFeed = field(init=False)
     phase: Phase = Phase.BETWEEN
     #: What to do first, where the run goes on from a checkpoint.
@@ -115,3 +118,7 @@ class TrainingRun:
     #: The step under way, and how many tokens and floating point operations there were before it.
     counts_before: tuple[int, int, float] | None = None
     summary: dict[str, float] = field(default_factory=dict)
+    #: Why it ended before its last step.
+    stopped_early: str | None = None
+    #: True while a resumed run looks for its place in the data: nothing was done since its checkpoint.
+    is_finding_its_place: bool = False

@@ -9,6 +9,7 @@ from typing import Any
 from trainwright.checkpoint.directory import checkpoint_path, rotate, sweep
 from trainwright.checkpoint.identity import Owner, RunIdentity
 from trainwright.checkpoint.ownership import claim
+from trainwright.checkpoint.run_lock import RunLock
 from trainwright.checkpoint.saver import SaveJob, Saver
 from trainwright.checkpoint.shared_files import NothingToWrite
 from trainwright.checkpoint.weights import WEIGHTS
@@ -20,6 +21,7 @@ from trainwright.engines.torch.randomness import RandomState, of_all_processes
 from trainwright.training.capture import Capture
 from trainwright.training.checkpoint_texts import Snapshot
 from trainwright.training.hooks import is_ours, is_users_own
+from trainwright.training.one_writer import may_write, take_run_directory
 from trainwright.training.random_state import random_now, say_what_came_late
 from trainwright.training.run import TrainingRun
 from trainwright.training.save_model import run_folder, shared_writers
@@ -29,13 +31,32 @@ logger = logging.getLogger("trainwright")
 
 
 def open_saving(setup: Setup, actions: Actions) -> TrainingRun:
-    """A run with its own events and its own writer; what a killed one left in the folder is cleared."""
+    """A run with its own events and its own writer; what a killed one left in the folder is cleared.
+
+    The folder is this run's alone from here on, until ``run.lock`` is released.
+    """
     events = RunEvents(run_folder(setup) if setup.args.should_save else None)
+    lock = take_run_directory(setup, events)
+    try:
+        return _opened(setup, actions, events, lock)
+    except BaseException:
+        if lock is not None:
+            lock.release()
+        raise
+
+
+def _opened(setup: Setup, actions: Actions, events: RunEvents, lock: RunLock | None) -> TrainingRun:
     deliver = None if setup.checkpointer is None else setup.checkpointer.deliver
     after: Any = (lambda written: rotate_checkpoints(run, written)) if deliver is None else lambda written: None
-    saver = Saver(events, after, deliver)
+    saver = Saver(events, after, deliver, None if lock is None else lock.refuse_if_taken_over)
     run = TrainingRun(
-        setup=setup, actions=actions, events=events, saver=saver, capture=Capture(), owner=Owner(RunIdentity.new())
+        setup=setup,
+        actions=actions,
+        events=events,
+        saver=saver,
+        capture=Capture(),
+        owner=Owner(RunIdentity.new()),
+        lock=lock,
     )
     if setup.args.should_save and (swept := sweep(run_folder(setup))):
         # Before a checkpoint is looked for: a kill in the middle of a save may have left one under another name.
@@ -50,7 +71,7 @@ def claim_run_directory(run: TrainingRun, last_step: int | None = None) -> None:
     ``last_step`` where it was resumed from a checkpoint that the user named: later ones are of another course.
     """
     setup = run.setup
-    if not run.has_claimed and setup.checkpointer is None and setup.args.should_save:
+    if not run.has_claimed and setup.checkpointer is None and setup.args.should_save and may_write(run):
         run.has_claimed = True
         claim(run_folder(setup), run.owner, run.events, last_step)
 

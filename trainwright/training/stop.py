@@ -6,7 +6,11 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
+from typing import NoReturn
 
 from trainwright.callbacks.flow import DefaultFlowCallback, seconds
 from trainwright.checkpoint.directory import checkpoint_path, list_checkpoints
@@ -17,6 +21,7 @@ from trainwright.core.run import Rewind, Stopped
 from trainwright.engines.torch.memory import is_out_of_memory
 from trainwright.training.finish import not_saved
 from trainwright.training.interrupted import save_last_boundary_aside, save_where_it_stands
+from trainwright.training.one_writer import leave_if_taken_over, may_write
 from trainwright.training.run import Told, TrainingRun
 from trainwright.training.save import checkpoint_home, may_save_unasked, random_of_all, snapshot_key
 from trainwright.training.save_model import run_folder
@@ -32,9 +37,29 @@ def leave_if_asked(run: TrainingRun) -> None:
     if run.deaths.error is not None:
         run.deaths.raise_it()
     if run.stops is not None and run.setup.backend.world_size == 1:
+        if run.lock is not None and run.lock.taken_by is not None:
+            leave_if_taken_over(run)
         run.stops.raise_if_asked()
 
 
+@contextmanager
+def finding_its_place(run: TrainingRun) -> Iterator[None]:
+    """While a resumed run reads its data up to where it was: it may be left at any moment, since nothing is lost.
+
+    In each process by itself: they do not meet before they all have found their place.
+    """
+    if run.stops is None or run.last_rewind is not None:
+        # A run that went back knows which batches to leave out, and its checkpoint does not.
+        yield
+        return
+    run.is_finding_its_place = True
+    with run.stops.answered_at_once():
+        yield
+    run.is_finding_its_place = False
+
+
+#: The exit code of a process that Ctrl-C ends.
+CTRL_C = 130
 #: How long a run that hangs may take for its last save.
 _LAST_SAVE_SECONDS = 60.0
 
@@ -42,6 +67,9 @@ _LAST_SAVE_SECONDS = 60.0
 def stop_early(run: TrainingRun, stop: Stopped) -> None:
     """Save, and raise what the caller should see."""
     setup = run.setup
+    if run.is_finding_its_place:
+        leave_as_it_was(run, stop)
+    leave_if_taken_over(run)
     random = position = None
     if setup.backend.world_size > 1:
         random, position = random_of_all(run), run.feed.position_of_all(setup.engine.gather)
@@ -63,13 +91,43 @@ def stop_early(run: TrainingRun, stop: Stopped) -> None:
         name = checkpoint_path(checkpoint_home(setup), setup.state.global_step).name
         run.events.unsaved[name] = run.saver.failure or "another process could not write its part"
         raise not_saved(run, f"was stopped by {stop.reason}")
-    if stop.by_keyboard:
-        raise KeyboardInterrupt
-    code = setup.args.preempted_exit_code
-    if setup.args.should_save:
+    raise marked(run, stop, saved)
+
+
+def leave_as_it_was(run: TrainingRun, stop: Stopped) -> NoReturn:
+    """Leave a resumed run that has not found its place in the data yet: its checkpoint still holds everything."""
+    setup = run.setup
+    found = checkpoint_path(checkpoint_home(setup), setup.state.global_step)
+    saved = found if found.is_dir() or setup.checkpointer is not None else None
+    if may_write(run):
+        run.events.record(
+            "stopped",
+            f"Stopped by {stop.reason} while the data was read up to step {setup.state.global_step}: nothing was done "
+            f"yet that could be lost{'.' if saved is None else f'; {saved.name} is as it was.'}",
+            step=setup.state.global_step,
+            checkpoint=None if saved is None else saved.name,
+        )
+    raise marked(run, stop, saved)
+
+
+def marked(run: TrainingRun, stop: Stopped, saved: Path | None) -> BaseException:
+    """Say in ``preempted.json`` that the run waits to be started again; returns what the caller should see."""
+    setup = run.setup
+    code = CTRL_C if stop.by_keyboard else setup.args.preempted_exit_code
+    if setup.args.should_save and may_write(run):
         name = None if saved is None else saved.name
         mark_preempted(run_folder(setup), reason=stop.reason, step=setup.state.global_step, checkpoint=name, code=code)
-    raise Preempted(stop.reason, code, None if saved is None else str(saved))
+    if stop.by_keyboard:
+        return KeyboardInterrupt()
+    return Preempted(stop.reason, code, None if saved is None else str(saved))
+
+
+def mark_interrupted(run: TrainingRun) -> None:
+    """The same for a ``KeyboardInterrupt`` that did not come by way of the loop, so that it could not stop cleanly."""
+    if not run.setup.args.should_save:
+        return
+    found = list_checkpoints(run_folder(run.setup)) if run.setup.checkpointer is None else []
+    marked(run, Stopped("SIGINT", by_keyboard=True), found[-1] if found else None)
 
 
 def is_lost(setup: Setup, own: bool) -> bool:
@@ -91,7 +149,7 @@ def pass_the_deadline(run: TrainingRun) -> None:
         f"Stopped by {reason} before the first step was done: nothing was done yet that could be lost.",
         step=step,
     )
-    if setup.args.should_save:
+    if setup.args.should_save and may_write(run):
         mark_preempted(run_folder(setup), reason=reason, step=step, checkpoint=None, code=code)
     # The main thread does not answer.
     kill_children()
@@ -121,6 +179,8 @@ def save_what_hangs(run: TrainingRun) -> None:
 def rescue(run: TrainingRun, error: BaseException) -> None:
     """Save the last boundary before an error ends the run; whatever fails here must not hide the error."""
     setup = run.setup
+    if not may_write(run):
+        return
     if setup.backend.world_size > 1:
         say_where_it_goes_on(run, error)
         return
@@ -162,6 +222,8 @@ def attend(run: TrainingRun) -> Rewind | Stopped | None:
     setup = run.setup
     if not setup.engine.is_alone:
         return attend_together(run)
+    if run.lock is not None and run.lock.taken_by is not None:
+        return Stopped("another training")
     if run.saver.owes_a_save:
         run.saver.owes_a_save = False
         setup.control.should_save = True
@@ -176,7 +238,8 @@ def attend(run: TrainingRun) -> Rewind | Stopped | None:
 def flags_for_others(run: TrainingRun) -> list[int]:
     """What the other processes have to know of this one."""
     setup = run.setup
-    stops = int(run.stops is not None and run.stops.asked)
+    is_taken = run.lock is not None and run.lock.taken_by is not None
+    stops = int(is_taken or (run.stops is not None and run.stops.asked))
     now = round(1000 * (time.monotonic() - run.clock_began)) if setup.backend.rank == 0 else 0
     return list(Told(int(run.saver.owes_a_save), stops, now))
 

@@ -33,7 +33,7 @@ from trainwright.training.save import open_saving
 from trainwright.training.save_model import run_folder
 from trainwright.training.setup import Setup, data_rank, require_model
 from trainwright.training.start import adopt_model, create_training_tools, seed_everything, spread_model
-from trainwright.training.stop import pass_the_deadline, rescue, stop_early
+from trainwright.training.stop import mark_interrupted, pass_the_deadline, rescue, stop_early
 
 logger = logging.getLogger("trainwright")
 
@@ -59,7 +59,20 @@ def new_run(setup: Setup, trial: object, ignored_outputs: list[str] | None) -> T
 
 
 def train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) -> TrainOutput:
-    """Take ``run`` from its beginning, or from a checkpoint, to its end."""
+    """Take ``run`` from its beginning, or from a checkpoint, to its end; then others may train in its folder."""
+    try:
+        return _train(run, resume_from_checkpoint)
+    except KeyboardInterrupt:
+        if run.stops is None:
+            # Before the loop; from then on it is answered there.
+            mark_interrupted(run)
+        raise
+    finally:
+        if run.lock is not None:
+            run.lock.release()
+
+
+def _train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) -> TrainOutput:
     setup = run.setup
     checkpoint = agreed_checkpoint(run, resume_from_checkpoint)
     loader = resumable_loader(setup.hooks().get_train_dataloader(), data_seed(setup.args))
@@ -88,7 +101,9 @@ def train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) ->
             raise
         finally:
             _close(run)
-    return TrainOutput(setup.state.global_step, run.summary["train_loss"], run.summary)
+    output = TrainOutput(setup.state.global_step, run.summary["train_loss"], run.summary)
+    output.stopped_early = run.stopped_early
+    return output
 
 
 def _tell_of_failure(setup: Setup, error: BaseException) -> None:
@@ -135,6 +150,7 @@ def _train_to_the_end(run: TrainingRun, checkpoint: Path | None) -> None:
             # handled. Whoever has pressed the keys three times does not want to wait for a save.
             if not run.stops.is_pressed:
                 rescue(run, error)
+            mark_interrupted(run)
             raise
         except Exception as error:
             if not run.stops.explains(error):

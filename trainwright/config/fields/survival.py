@@ -35,6 +35,10 @@ class SurvivalFields:
     """With "auto" train() continues from the newest good checkpoint in output_dir if there is one, so that running the
     same command again resumes; unset starts anew."""
 
+    take_over: bool = False
+    """Train in output_dir although another training writes there: that one is ended, without a save. Without it this
+    one is refused, after a wait of ten seconds for the other to end."""
+
     exact: str = "warn"
     """What to do where a resume cannot be exact, such as with a sampler that asks the clock: "warn" at the start of the
     run, or "require", which refuses to start."""

@@ -1,0 +1,97 @@
+"""``trainwright train`` in a folder where another training runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from trainwright.checkpoint import run_lock
+from trainwright.cli.app import app
+
+ROOT = Path(__file__).parents[2]
+TABLE = "a,b,kind\n" + "\n".join(f"{i},{i * i % 11},{'xy'[i % 2]}" for i in range(32))
+EXPERIMENT = """
+model: {name: mlp, options: {width: 8, layers: 1}}
+data: {train: t.csv, target: kind, holdout: 0.25}
+training: {max_steps: 4, per_device_train_batch_size: 8, use_cpu: true, seed: 7}
+"""
+#: Holds a folder until its input ends, and says whether it still has it then.
+HOLDER = """
+import sys
+from pathlib import Path
+from trainwright.checkpoint import run_lock
+run_lock.BEAT_SECONDS = 0.1
+lock = run_lock.take(Path(sys.argv[1]))
+print("has it", flush=True)
+sys.stdin.read()
+print(lock.taken_by or "still has it")
+lock.release()
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_lock, "BEAT_SECONDS", 0.1)
+    (tmp_path / "t.csv").write_text(TABLE)
+    (tmp_path / "e.yaml").write_text(EXPERIMENT)
+    return tmp_path
+
+
+@pytest.fixture
+def holder(place: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process, which has ``runs/e``."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(place / "runs/e")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "has it\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def call(*words: str) -> Any:
+    return CliRunner().invoke(app, list(words))
+
+
+def test_a_second_training_is_refused_before_it_has_written_anything(
+    place: Path, holder: subprocess.Popen[str]
+) -> None:
+    for words in ([], ["--fresh"]):
+        done = call("train", "e.yaml", *words)
+        assert done.exit_code == 2
+        assert f"process {holder.pid} on" in done.output
+        assert "--force" in done.output
+        assert {path.name for path in (place / "runs").iterdir()} == {"e"}
+        assert {path.name for path in (place / "runs/e").iterdir()} == {"run.lock", "run.lease.json"}
+    assert holder.communicate("", timeout=30)[0] == "still has it\n"
+    assert call("train", "e.yaml").exit_code == 0
+    # Until the finished model is written too, and no longer.
+    assert not (place / "runs/e/run.lease.json").exists()
+
+
+def test_force_says_what_will_happen_and_trains(place: Path, holder: subprocess.Popen[str]) -> None:
+    done = call("train", "e.yaml", "--force")
+    assert done.exit_code == 0, done.output
+    said = f"Taking {place / 'runs/e'} over from process {holder.pid} on"
+    assert said in done.output
+    assert "will stop within seconds and save nothing more" in done.output
+    assert holder.communicate("", timeout=30)[0].startswith(f"process {os.getpid()} on")
+    events = [json.loads(line)["kind"] for line in (place / "runs/e/events.jsonl").read_text().splitlines()]
+    assert events[0] == "lock_forced"
+    # It is not part of what the experiment says.
+    assert "take_over" not in (place / "runs/e/experiment.yaml").read_text()
+    assert call("resume", "runs/e", "--force").exit_code == 0
