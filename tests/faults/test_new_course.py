@@ -192,15 +192,18 @@ def test_an_early_stop_takes_the_new_patience(tmp_path: Path) -> None:
     settings = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss", "learning_rate": 0.0}
 
     def run(patience: int, **how: Any) -> Trainer:
-        trainer = build(Scenario({**SETTINGS, **settings, "save_steps": 1}, model=Stable), tmp_path)
+        trainer = build(Scenario({**SETTINGS, **settings, "save_steps": 1, "resume": "auto"}, model=Stable), tmp_path)
         trainer.add_callback(EarlyStoppingCallback(patience))
         trainer.train(**how)
         return trainer
 
     assert run(2).state.global_step == 3
-    assert run(2, resume_from_checkpoint=True).state.global_step == 3
-    assert run(4, resume_from_checkpoint=True).state.global_step == 5
+    # The same again: it had come to its end.
+    assert run(2).state.global_step == 3
+    assert run(4).state.global_step == 5
     assert {"EarlyStoppingCallback.early_stopping_patience"} == {entry["what"] for entry in history(tmp_path)}
+    # Asked to go on, it does, up to the next evaluation.
+    assert run(4, resume_from_checkpoint=True).state.global_step == 6
 
 
 def test_another_metric_begins_with_no_best_value(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from trainwright.config.stored_arguments import stored_arguments
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.config_history import Change
 from trainwright.core.finished import Finished, read_finished
+from trainwright.core.state import ExportableState
 from trainwright.experiment.building import Built, run_folder
 from trainwright.experiment.stored import differences, resolved, store, stored_document
 from trainwright.training.changes import differing_arguments
@@ -100,10 +101,14 @@ def is_begun(folder: Path) -> bool:
     return bool(list_checkpoints(folder))
 
 
-class StoreExperiment(TrainerCallback):
-    """Writes ``experiment.yaml`` once it is sure that the training begins: what is refused changes nothing."""
+class ExperimentRecord(TrainerCallback, ExportableState):
+    """Writes ``experiment.yaml`` once it is sure that the training begins: what is refused changes nothing.
+
+    Each checkpoint keeps what the experiment said besides its arguments, so that a change is noticed.
+    """
 
     _leaves_model_alone = True
+    holds_settings_of_the_run = True
 
     def __init__(self, built: Built, folder: Path) -> None:
         self._built, self._folder = built, folder
@@ -112,8 +117,5 @@ class StoreExperiment(TrainerCallback):
         if args.should_save and not kwargs.get("is_over"):
             store(self._built, self._folder)
 
-
-def keep_record(built: Built, folder: Path) -> None:
-    """Let the run say what it is: in its folder, and in each of its checkpoints."""
-    built.trainer._setup.settings = settings_of(built.loaded)
-    built.trainer.add_callback(StoreExperiment(built, folder))
+    def state(self) -> dict[str, Any]:
+        return {"args": settings_of(self._built.loaded), "attributes": {}}

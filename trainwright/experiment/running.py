@@ -30,11 +30,11 @@ from trainwright.experiment.building import (
     training_rows,
 )
 from trainwright.experiment.rerun import (
+    ExperimentRecord,
     changed_settings,
     finished_before,
     in_a_new_folder,
     is_begun,
-    keep_record,
     refuse_another_experiment,
 )
 from trainwright.experiment.sources import columns_of
@@ -139,7 +139,7 @@ def _ready(loaded: Loaded, folder: Path, say: Say) -> Built | Trained:
         facts = stored_facts(folder)
     built = build(loaded, facts=facts, **_defaults(loaded))
     _refuse_other_samples(built, folder)
-    keep_record(built, folder)
+    built.trainer.add_callback(ExperimentRecord(built, folder))
     return built
 
 

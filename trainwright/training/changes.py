@@ -45,9 +45,6 @@ def refuse_another_experiment(setup: Setup, checkpoint: Path) -> None:
     """Before anything is written: steps so far belong to another experiment."""
     config = stored_arguments(checkpoint)
     changes = changed_arguments(config, setup) if config is not None else []
-    settings = _stored_settings(checkpoint)
-    if settings:
-        changes += _settings_that_differ(settings, setup.settings)
     refuse([change for change in changes if change.effect == Effect.EXPERIMENT], checkpoint)
 
 
@@ -61,19 +58,9 @@ def refuse(changes: list[Change], where: Path) -> None:
         )
 
 
-def _stored_settings(checkpoint: Path) -> dict[str, Any]:
-    try:
-        with (checkpoint / "training_state.json").open(encoding="utf-8") as file:
-            found = json.load(file).get("settings")
-    except (OSError, ValueError, AttributeError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _settings_that_differ(before: dict[str, Any], now: dict[str, Any]) -> list[Change]:
     """Of an experiment's file, where what is left out counts too."""
-    names = {**before, **now} if before and now else {}
-    both = ((name, before.get(name), now.get(name)) for name in names)
+    both = ((name, before.get(name), now.get(name)) for name in {**before, **now})
     return [Change(name, old, new, effect_of(name).value) for name, old, new in both if old != new]
 
 
@@ -82,7 +69,6 @@ def note_changes(run: TrainingRun, checkpoint: Path, rest: dict[str, Any]) -> No
     setup = run.setup
     changes = changed_arguments(run.config_then, setup) if run.config_then is not None else []
     changes = _with_global_batch(changes, run, rest["processes"])
-    changes += _settings_that_differ(rest["settings"], setup.settings)
     changes += _of_callbacks(setup)
     changes += _of_given_tools(setup, run, run.so_far)
     run.changes = changes
@@ -150,8 +136,13 @@ def _of_callbacks(setup: Setup) -> list[Change]:
             continue
         before = states[name].pop(0)
         now = callback.state()
-        if isinstance(before, dict) and isinstance(now, dict):
-            differing = differing_arguments(before.get("args") or {}, now.get("args") or {})
+        if not isinstance(before, dict) or not isinstance(now, dict):
+            continue
+        old, new = before.get("args") or {}, now.get("args") or {}
+        if getattr(callback, "holds_settings_of_the_run", False):
+            found += _settings_that_differ(old, new)
+        else:
+            differing = differing_arguments(old, new)
             found += [one._replace(what=f"{name}.{one.what}", effect=Effect.COURSE.value) for one in differing]
     return found
 

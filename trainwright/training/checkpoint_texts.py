@@ -87,7 +87,6 @@ def training_text(
             "tools": tool_names(setup),
             # A resume tells from it what is to be otherwise from there on.
             "made": None if run.made is None else run.made.as_json(),
-            "settings": setup.settings,
             "processes": setup.backend.world_size,
             "micro_batch": run.micro.state_dict() if run.micro.automatic else None,
             # A resume says that it is not exact, and why.

@@ -84,7 +84,7 @@ def present_optimizer(setup: Setup) -> PresentOptimizer:
 def in_present_groups(setup: Setup, optimizer: dict[str, Any], rest: dict[str, Any]) -> dict[str, Any]:
     """Put saved settings into the present groups where the same parameters were in others; ``rest`` to match.
 
-    Releases before 0.5 made one group where nothing decayed.
+    Releases before 0.2 made one group where nothing decayed.
     """
     groups = optimizer["param_groups"]
     present = present_optimizer(setup)

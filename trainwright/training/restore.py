@@ -92,7 +92,6 @@ def restore_training_state(run: TrainingRun, folder: Path, max_steps: int) -> di
     random = None if rest["random"] is None else of_process((random_tensors, rest["random"]), setup.backend.rank)
     return {
         "data": _with_processes(rest["data"], processes),
-        "settings": rest.get("settings") or {},
         "random": random,
         "processes": processes,
         "was_ending": rest.get("was_ending", False),

@@ -103,6 +103,8 @@ class TrainingRun:
     #: Settings that are not those of the checkpoint, and all such changes since the run began.
     changes: list[Change] = field(default_factory=list)
     history: list[dict[str, Any]] = field(default_factory=list)
+    #: Whether it goes on because there is something to go on with, and not because it was asked to.
+    resumes_by_itself: bool = False
     #: Whether it was resumed at its end, with nothing left to do: then its record stays as it is.
     is_over: bool = False
     #: Where the last rewind went and from which step, and what all of them have left out.

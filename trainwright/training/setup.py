@@ -131,9 +131,6 @@ class Setup:
     #: What the recipe's modifiers know, while a model in parts is saved.
     gathered_recipe_state: Any = None
 
-    #: What was set besides the arguments, by name, where an experiment's file says it.
-    settings: dict[str, Any] = field(default_factory=dict)
-
     state: TrainerState = field(default_factory=TrainerState)
     control: TrainerControl = field(default_factory=TrainerControl)
     #: The training that is going on; scripts with a loop of their own set the flag themselves.
