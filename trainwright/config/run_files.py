@@ -34,6 +34,7 @@ class FinishedRecord(TypedDict):
     step: int
     max_steps: int
     reason: Annotated[str | None, "Why it ended before max_steps, if it did."]
+    by: Annotated[str | None, "The class of the callback that ended it."]
     time: float
 
 

@@ -22,8 +22,9 @@ class Finished(NamedTuple):
 
     step: int
     max_steps: int
-    #: Why it ended before ``max_steps``, if it did.
+    #: Why it ended before ``max_steps``, and the class of the callback that ended it, if it did.
     reason: str | None = None
+    by: str | None = None
 
     @property
     def words(self) -> str:
@@ -60,5 +61,5 @@ def read_finished(folder: Path) -> Finished | None:
         return None
     if not isinstance(stored, dict) or not all(type(stored.get(name)) is int for name in ("step", "max_steps")):
         return None
-    reason = stored.get("reason")
-    return Finished(stored["step"], stored["max_steps"], reason if isinstance(reason, str) else None)
+    reason, by = (found if isinstance(found := stored.get(name), str) else None for name in ("reason", "by"))
+    return Finished(stored["step"], stored["max_steps"], reason, by)

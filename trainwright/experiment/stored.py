@@ -107,7 +107,9 @@ def changed_files(loaded: Loaded, folder: Path) -> list[ChangedFile]:
         before, now = known.get(str(path)), path.stat()
         if not isinstance(before, list) or before[:2] == [now.st_size, now.st_mtime_ns]:
             continue
-        was, contents = before[2] if len(before) == 3 else "not known", _contents(path)
+        # Releases before 0.2 kept no hash: only another size shows then.
+        contents = _contents(path)
+        was = before[2] if len(before) == 3 else contents if before[0] == now.st_size else "not known"
         if was != contents:
             words = [f"{size} bytes, SHA-256 {mark[:12]}" for size, mark in ((before[0], was), (now.st_size, contents))]
             found.append(ChangedFile(str(path), part, *words))

@@ -109,8 +109,8 @@ def made_then(run: TrainingRun, rest: dict[str, Any], groups: list[dict[str, Any
     assert now is not None
     if rest.get("made") is not None:
         return Made(**rest["made"])
-    if run.setup.modifiers:
-        # A recipe moves the settings of groups, so these say nothing.
+    if run.setup.modifiers or rest.get("imported_from") not in (None, "transformers"):
+        # A recipe moves the settings of groups, and what arguments mean to other libraries is not known.
         return dataclasses.replace(now, schedule=None, curve={})
     config, present = run.config_then or {}, run.setup.given_args.to_dict()
     found = []

@@ -63,7 +63,7 @@ def say_why_it_stopped(run: TrainingRun) -> None:
     elif not isinstance(reason, str):
         reason = "something" if by is None else type(by).__name__
         reason += " set control.should_training_stop"
-    run.stopped_early = reason
+    run.stopped_early, run.stopped_by = reason, None if by is None else type(by).__name__
     run.events.record(
         "stopped_early",
         f"Training ended early, at step {state.global_step} of {state.max_steps}: {reason}.",
@@ -104,7 +104,8 @@ def note_the_end(run: TrainingRun) -> None:
     setup = run.setup
     folder = run_folder(setup)
     if setup.args.should_save and not run.is_over and folder.is_dir():
-        mark_finished(folder, Finished(setup.state.global_step, setup.state.max_steps, run.stopped_early))
+        end = Finished(setup.state.global_step, setup.state.max_steps, run.stopped_early, run.stopped_by)
+        mark_finished(folder, end)
 
 
 def not_saved(run: TrainingRun, how: str = "came to its end") -> NotSavedError:

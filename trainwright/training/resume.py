@@ -83,7 +83,8 @@ def was_finished(run: TrainingRun) -> bool:
         return False
     has_steps_left = setup.state.global_step < setup.state.max_steps
     course = [change.what for change in run.changes if change.effect == Effect.COURSE]
-    if has_steps_left and (course or end.reason is None or not run.resumes_by_itself):
+    still_there = end.by in {type(callback).__name__ for callback in setup.callbacks.callbacks}
+    if has_steps_left and (course or not still_there or not run.resumes_by_itself):
         # Something leads it on: another setting, or somebody who asks for it after a callback had ended it.
         return False
     run.stopped_early = end.reason

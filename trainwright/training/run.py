@@ -120,7 +120,8 @@ class TrainingRun:
     #: The step under way, and how many tokens and floating point operations there were before it.
     counts_before: tuple[int, int, float] | None = None
     summary: dict[str, float] = field(default_factory=dict)
-    #: Why it ended before its last step.
+    #: Why it ended before its last step, and the class of the callback that ended it.
     stopped_early: str | None = None
+    stopped_by: str | None = None
     #: True while a resumed run looks for its place in the data: nothing was done since its checkpoint.
     is_finding_its_place: bool = False

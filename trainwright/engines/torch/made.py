@@ -97,7 +97,8 @@ def _under(known: dict[str, Any], key: Any) -> Any:
 def other_rates(then: Made, now: Made) -> bool:
     """Return True where the same step has, or may have, another rate."""
     same_curve = all(now.curve.get(name) == value for name, value in then.curve.items() if name in now.curve)
-    return then.rates() != now.rates() or not same_curve or without_rates(then) != without_rates(now)
+    same_schedule = then.schedule is None or without_rates(then) == without_rates(now)
+    return then.rates() != now.rates() or not same_curve or not same_schedule
 
 
 def without_rates(made: Made) -> Any:
