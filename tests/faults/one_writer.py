@@ -14,7 +14,7 @@ from typing import Any
 from tests.faults.runner import build, fingerprint, forked, rows, trained
 from tests.faults.signalled import child
 from trainwright import TrainerCallback
-from trainwright.checkpoint import run_lease, run_lock
+from trainwright.checkpoint import lock_file, run_lease, run_lock
 from trainwright.core.errors import RunTakenOver
 
 SHORT, LONG = 0.2, 60.0
@@ -65,7 +65,7 @@ def wait_for(path: Path) -> None:
 
 def without_locks() -> None:
     """As on network folders whose locks everybody gets."""
-    run_lock.RunLock._lock = lambda self: True  # type: ignore[method-assign]
+    lock_file.LockFile.take = lambda self: True  # type: ignore[method-assign]
 
 
 def elsewhere() -> None:
