@@ -21,7 +21,7 @@ from tests.faults import runner
 from trainwright import Trainer, TrainerCallback
 from trainwright.checkpoint import run_lock
 from trainwright.checkpoint.run_lease import FILE as LEASE
-from trainwright.checkpoint.run_lease import Lease, read_lease, write_lease
+from trainwright.checkpoint.run_lease import Lease, read_lease, sign_of_life, write_lease
 from trainwright.checkpoint.run_lock import FILE as LOCK
 from trainwright.checkpoint.run_lock import holding, take
 from trainwright.core.errors import Preempted, RunTakenOver
@@ -281,6 +281,21 @@ def test_a_folder_that_is_moved_under_a_training_is_followed_by_nobody(tmp_path:
     build(tmp_path / "run", move).train()
     assert f"process {os.getpid()} on" in said[0]
     assert said[1] == "taken\n"
+
+
+def test_a_disk_that_takes_no_new_lease_does_not_make_a_training_look_dead(tmp_path: Path) -> None:
+    with holding(tmp_path):
+        # In the way of the next beat.
+        (tmp_path / f".{LEASE}.{os.getpid()}.writing").mkdir()
+        first, end = sign_of_life(tmp_path), time.monotonic() + 60
+        time.sleep(0.01)
+        while sign_of_life(tmp_path) == first:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        now = read_lease(tmp_path)
+        assert now is not None
+        time.sleep(0.3)
+        assert (read_lease(tmp_path), first is not None and now.token == first[0]) == (now, True)
 
 
 def test_a_forked_process_that_leaves_by_the_trainings_way_out_takes_nothing_along(tmp_path: Path) -> None:
