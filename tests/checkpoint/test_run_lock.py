@@ -21,7 +21,7 @@ from tests.faults import runner
 from trainwright import Trainer, TrainerCallback
 from trainwright.checkpoint import run_lock
 from trainwright.checkpoint.run_lease import FILE as LEASE
-from trainwright.checkpoint.run_lease import Lease, read_lease, write_lease
+from trainwright.checkpoint.run_lease import Lease, read_lease, sign_of_life, write_lease
 from trainwright.checkpoint.run_lock import FILE as LOCK
 from trainwright.checkpoint.run_lock import holding, take
 from trainwright.core.errors import Preempted, RunTakenOver
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def _short_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_lock, "BEAT_SECONDS", 0.1)
+    monkeypatch.setattr(run_lock, "BEAT_SECONDS", 0.25)
 
 
 class At(TrainerCallback):
@@ -52,6 +52,13 @@ def build(folder: Path, work: Callable[[], Any] | None = None, **extra: Any) -> 
 def events(folder: Path) -> list[str]:
     path = folder / "events.jsonl"
     return [json.loads(line)["kind"] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def wait_for(path: Path) -> None:
+    end = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} did not appear"
+        time.sleep(0.01)
 
 
 def lock_in_another_process(folder: Path) -> str:
@@ -135,7 +142,7 @@ def test_a_lock_that_a_copy_of_the_folder_has_dropped_is_taken_again(tmp_path: P
         os.unlink(tmp_path / "run" / LOCK)
         said.append(lock_in_another_process(tmp_path / "run"))
         os.unlink(tmp_path / "run" / LEASE)
-        time.sleep(0.3)
+        wait_for(tmp_path / "run" / LEASE)
         said.append(lock_in_another_process(tmp_path / "run"))
 
     build(tmp_path / "run", copy_and_try).train()
@@ -267,13 +274,28 @@ def test_a_folder_that_is_moved_under_a_training_is_followed_by_nobody(tmp_path:
     def move() -> None:
         (tmp_path / "run").rename(tmp_path / "moved")
         (tmp_path / "run").mkdir()
-        time.sleep(0.4)
+        wait_for(tmp_path / "run" / LEASE)
         said.append(lock_in_another_process(tmp_path / "run"))
         said.append(lock_in_another_process(tmp_path / "moved"))
 
     build(tmp_path / "run", move).train()
     assert f"process {os.getpid()} on" in said[0]
     assert said[1] == "taken\n"
+
+
+def test_a_disk_that_takes_no_new_lease_does_not_make_a_training_look_dead(tmp_path: Path) -> None:
+    with holding(tmp_path):
+        # In the way of the next beat.
+        (tmp_path / f".{LEASE}.{os.getpid()}.writing").mkdir()
+        first, end = sign_of_life(tmp_path), time.monotonic() + 60
+        time.sleep(0.01)
+        while sign_of_life(tmp_path) == first:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        now = read_lease(tmp_path)
+        assert now is not None
+        time.sleep(0.3)
+        assert (read_lease(tmp_path), first is not None and now.token == first[0]) == (now, True)
 
 
 def test_a_forked_process_that_leaves_by_the_trainings_way_out_takes_nothing_along(tmp_path: Path) -> None:

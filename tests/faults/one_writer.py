@@ -14,10 +14,10 @@ from typing import Any
 from tests.faults.runner import build, fingerprint, forked, rows, trained
 from tests.faults.signalled import child
 from trainwright import TrainerCallback
-from trainwright.checkpoint import run_lease, run_lock
+from trainwright.checkpoint import lock_file, run_lease, run_lock
 from trainwright.core.errors import RunTakenOver
 
-SHORT, LONG = 0.2, 60.0
+SHORT, LONG = 0.5, 60.0
 GATE = 5
 #: So that the one that is cut short and the one that goes on have the same schedule.
 LONGER: dict[str, Any] = {"max_steps": 60, "lr_scheduler_type": "constant", "save_steps": 4}
@@ -65,7 +65,7 @@ def wait_for(path: Path) -> None:
 
 def without_locks() -> None:
     """As on network folders whose locks everybody gets."""
-    run_lock.RunLock._lock = lambda self: True  # type: ignore[method-assign]
+    lock_file.LockFile.take = lambda self: True  # type: ignore[method-assign]
 
 
 def elsewhere() -> None:
@@ -143,6 +143,32 @@ def killed(folder: Path, **extra: Any) -> dict[str, Any]:
     return {**found, "code": ended(pid), **record(folder / "run")}
 
 
+def asked_to_stop_while_it_waits(folder: Path) -> dict[str, Any]:
+    """The folder's record is about the other training."""
+    run_lock.BEAT_SECONDS = LONG
+    pid = first(folder, Gate)
+
+    def wait() -> None:
+        real = time.sleep
+
+        def sleep(seconds: float) -> None:
+            (folder / "waits").touch()
+            real(seconds)
+
+        run_lock.time.sleep = sleep  # type: ignore[assignment]
+        trained(folder / "run")
+
+    began = time.monotonic()
+    waiting = child(wait)
+    wait_for(folder / "waits")
+    os.kill(waiting, signal.SIGTERM)
+    code, seconds = ended(waiting), time.monotonic() - began
+    marked = (folder / "run/preempted.json").exists()
+    (folder / "go").touch()
+    found = {"waiting": code, "seconds": seconds, "marked": marked, "code": ended(pid)}
+    return {**found, "first": (folder / "first").read_text(), **record(folder / "run")}
+
+
 def copied(folder: Path) -> dict[str, Any]:
     run_lock.BEAT_SECONDS = LONG
     pid = first(folder, Gate)
@@ -193,6 +219,7 @@ CASES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "without locks, elsewhere": lambda folder: two_processes(folder, without_locks, first=without_locks_elsewhere),
     "killed": killed,
     "killed with workers": lambda folder: killed(folder, dataloader_num_workers=2),
+    "asked to stop while it waits": asked_to_stop_while_it_waits,
     "copied": copied,
     "silent elsewhere": silent_elsewhere,
     "forced": forced,

@@ -7,24 +7,22 @@ Three things keep others out, each where the one before it cannot:
                                      worker that was forked from it has it
     ``run.lease.json``               network folders on which locks do nothing (``run_lease.py``)
 
-The system drops a record lock when *any* descriptor of the file is closed in the process, for instance by a callback
-that copies the folder: so the lock is taken again with every beat, the lease alone says whose the folder is, and
-``run.lock`` is never opened to be read. It holds the token of whoever took the folder last.
+A record lock may be dropped (``lock_file.py``), so it is taken again with every beat, and the lease alone says whose
+the folder is.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainwright.checkpoint.lock_file import LockFile
 from trainwright.checkpoint.run_lease import (
     Lease,
     keep_alive,
@@ -36,18 +34,12 @@ from trainwright.checkpoint.run_lease import (
 )
 from trainwright.core.errors import RunTakenOver
 
-try:
-    import fcntl
-except ImportError:  # Windows: the lease alone
-    fcntl = None  # type: ignore[assignment]
-
 logger = logging.getLogger("trainwright")
 
 FILE = "run.lock"
 #: Seconds between two signs of life.
 BEAT_SECONDS = 5.0
 _LOOKS_IN_A_BEAT = 50
-_HELD = (errno.EACCES, errno.EAGAIN)
 
 
 @dataclass(frozen=True)
@@ -74,7 +66,7 @@ class RunLock:
         self.began = time.strftime("%H:%M:%S")
         self._pid = os.getpid()
         self._mutex = threading.RLock()
-        self._descriptor: int | None = None
+        self._file = LockFile(folder / FILE, "")
         self._lease: Lease | None = None
         self._last_look = 0.0
         self._over = threading.Event()
@@ -85,20 +77,21 @@ class RunLock:
     def take(self, *, force: bool, say: Callable[[str], None]) -> None:
         """Take the folder; ``ValueError`` where somebody else trains there."""
         lease = self._lease = Lease.new(self._inode(), BEAT_SECONDS)
+        self._file = LockFile(self.folder / FILE, lease.token)
         refused: OSError | None = None
         try:
-            self._open()
+            self._file.open()
         except OSError as error:
             refused = error
-        has_lock = self._lock() if force else self._wait_for_lock()
+        has_lock = self._file.take() if force else self._wait_for_lock()
         there = self._live_lease() if has_lock else read_lease(self.folder)
         if not has_lock or there is not None:
             if not force:
                 raise ValueError(self._refusal(there))
             self._take_by_force(there, say, has_lock=has_lock)
-        if not self._is_signed():
-            self._sign()
-            self._share()
+        if not self._file.is_signed():
+            self._file.sign()
+            self._file.share()
         try:
             write_lease(self.folder, lease)
         except OSError as error:
@@ -118,7 +111,7 @@ class RunLock:
     def _wait_for_lock(self) -> bool:
         """Return True once the lock is ours; whoever has it may be about to end."""
         end = time.monotonic() + _patience(read_lease(self.folder))
-        while not self._lock():
+        while not self._file.take():
             if time.monotonic() >= end:
                 return False
             time.sleep(BEAT_SECONDS / _LOOKS_IN_A_BEAT)
@@ -174,8 +167,8 @@ class RunLock:
                 # Also again: its beat may have come between.
                 with contextlib.suppress(OSError):
                     write_lease(self.folder, self._lease)
-                self._sign()
-            if not has_lock and self._lock():
+                self._file.sign()
+            if not has_lock and self._file.take():
                 # It lets go as soon as it knows.
                 return
             time.sleep(BEAT_SECONDS / _LOOKS_IN_A_BEAT)
@@ -204,7 +197,7 @@ class RunLock:
         there = read_lease(self.folder)
         if there is None:
             # Removed by hand, or by somebody who took the folder while we slept, and has gone since.
-            if self._signed() not in ("", self._lease.token):
+            if self._file.signed() not in ("", self._lease.token):
                 self._lose("another training, which has ended since")
         elif there.token != self._lease.token and not there.is_of_another_folder(self._inode()):
             self._lose(str(there))
@@ -214,7 +207,7 @@ class RunLock:
     def _lose(self, who: str) -> None:
         self.taken_by = who
         # Whoever took it waits for this.
-        self._close()
+        self._file.close()
         self.when_lost()
 
     def _beat_on(self) -> None:
@@ -230,13 +223,13 @@ class RunLock:
         with contextlib.suppress(OSError):
             self._lease = self._lease.next_beat(self._inode())
             keep_alive(self.folder, self._lease)
-            if not self._is_open_where_it_was():
-                self._close()
-                self._open()
-            if not self._is_signed():
+            if not self._file.is_where_it_was():
+                self._file.close()
+                self._file.open()
+            if not self._file.is_signed():
                 # Also by somebody who got the lock, and was refused all the same.
-                self._sign()
-            self._share()
+                self._file.sign()
+            self._file.share()
 
     # ---- letting go
 
@@ -253,115 +246,17 @@ class RunLock:
             if self.taken_by is None and self._lease is not None:
                 remove_lease(self.folder, self._lease)
             self._lease = None
-            self._close()
+            self._file.close()
         _forget(self)
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             # A network folder that does not answer must not hold up the end.
             self._thread.join(timeout=BEAT_SECONDS)
-
-    # ---- the lock file
 
     def _inode(self) -> int:
         try:
             return os.stat(self.folder).st_ino
         except OSError:
             return 0
-
-    def _open(self) -> None:
-        """Open the lock file; ``OSError`` where it cannot be locked."""
-        if fcntl is None:
-            return
-        os.close(self._opened(os.O_RDWR | os.O_CREAT))
-        # Kept open for reading only: a file that is open for writing keeps a disk from being made read-only.
-        self._descriptor = self._opened(os.O_RDONLY)
-
-    def _opened(self, mode: int) -> int:
-        flags = mode | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-        descriptor = os.open(self.folder / FILE, flags, 0o666)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise OSError(errno.EINVAL, "it is not a regular file", str(self.folder / FILE))
-        return descriptor
-
-    def _close(self) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
-
-    def _is_open_where_it_was(self) -> bool:
-        """Return False when the lock file was removed, or the folder moved: others would open another one."""
-        if self._descriptor is None:
-            return fcntl is None
-        mine = os.fstat(self._descriptor)
-        try:
-            there = os.stat(self.folder / FILE, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
-
-    def _lock(self) -> bool:
-        """Take the lock; False when another process has it. Where there are no locks nobody has.
-
-        Exclusive for a moment, in which the token is left, and shared from then on, which a file that is open for
-        reading can be. Whoever came between the two finds the other's token, and has to try again.
-        """
-        if fcntl is None or self._descriptor is None:
-            return True
-        try:
-            writer = self._opened(os.O_RDWR)
-        except OSError:
-            return True
-        try:
-            fcntl.lockf(writer, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            was_signed = self._write_token(writer)
-        except OSError as error:
-            return error.errno not in _HELD
-        finally:
-            os.close(writer)
-        return self._share() and (not was_signed or self._is_signed())
-
-    def _share(self) -> bool:
-        """Keep others from taking the lock; False when one is taking it at this moment."""
-        if fcntl is None or self._descriptor is None:
-            return True
-        try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError as error:
-            return error.errno not in _HELD
-        return True
-
-    def _sign(self) -> None:
-        """Leave the token in the lock file, for whoever had it before and wakes up late; this drops the lock."""
-        if self._descriptor is None:
-            return
-        with contextlib.suppress(OSError):
-            writer = self._opened(os.O_RDWR)
-            try:
-                self._write_token(writer)
-            finally:
-                os.close(writer)
-
-    def _write_token(self, writer: int) -> bool:
-        assert self._lease is not None
-        try:
-            os.pwrite(writer, self._lease.token.encode(), 0)
-        except OSError:
-            # A full disk: then nothing can be told by it.
-            return False
-        return True
-
-    def _is_signed(self) -> bool:
-        return self._lease is not None and self._signed() == self._lease.token
-
-    def _signed(self) -> str:
-        """The token of whoever took the folder last; read through the descriptor that is open anyway."""
-        if self._descriptor is None or self._lease is None:
-            return ""
-        try:
-            return os.pread(self._descriptor, len(self._lease.token), 0).decode("ascii", errors="replace")
-        except OSError:
-            return ""
 
     def _note(self, kind: str, message: str, level: int = logging.INFO) -> None:
         self.notes.append(Note(kind, message, level))
