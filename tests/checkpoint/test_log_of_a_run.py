@@ -388,7 +388,14 @@ def test_a_long_log_changes_as_a_list_does(tmp_path: Path, change: Any) -> None:
     assert len(log) == len(entries)
 
 
-VALUES = st.one_of(st.floats(), st.integers(-(10**9), 10**9), st.none(), st.booleans(), st.text(max_size=4))
+VALUES = st.one_of(
+    st.sampled_from(["nan", "-inf", "\n"]),
+    st.floats(),
+    st.integers(-(10**9), 10**9),
+    st.none(),
+    st.booleans(),
+    st.text(max_size=4),
+)
 NESTED = st.recursive(
     VALUES, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
 )
@@ -396,7 +403,7 @@ LOGS = st.dictionaries(st.sampled_from(["a", "b", "eval_c", "time", "é"]), NEST
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(
     logs=st.dictionaries(st.integers(1, 12), LOGS, max_size=5),
     saves=st.sets(st.integers(1, 12), max_size=4),
