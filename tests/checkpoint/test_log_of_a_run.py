@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.faults import runner
-from trainwright import Trainer, TrainerCallback
+from trainwright import Trainer, TrainerCallback, TrainingArguments
 from trainwright.callbacks.monitor import Monitor
 from trainwright.callbacks.run_directory import RunDirectoryCallback
 from trainwright.checkpoint import stored_log
@@ -386,6 +386,29 @@ def test_a_long_log_changes_as_a_list_does(tmp_path: Path, change: Any) -> None:
     change(entries)
     assert list(log) == entries
     assert len(log) == len(entries)
+
+
+def test_saves_are_due_by_evaluations_that_a_checkpoint_copied_alone_no_longer_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_log, "KEPT", 1)
+
+    def evaluating(folder: Path, script: Script) -> Trainer:
+        settings: dict[str, Any] = {"evaluate_every": "1 step", "checkpoint_every": "4 evals", "log_every": "1 step"}
+        args = TrainingArguments(
+            str(folder), max_steps=12, per_device_train_batch_size=4, report_to="none", disable_tqdm=True, **settings
+        )
+        rows = runner.rows()
+        script.trainer = Trainer(runner.Net(), args, train_dataset=rows, eval_dataset=rows[:4], callbacks=[script])
+        return script.trainer
+
+    with pytest.raises(Dead):
+        evaluating(tmp_path / "run", Script(saves=(7,), dies_at=9)).train()
+    shutil.copytree(tmp_path / "run/checkpoint-7", tmp_path / "alone/checkpoint-7")
+    evaluating(tmp_path / "alone", Script()).train(resume_from_checkpoint=str(tmp_path / "alone/checkpoint-7"))
+    assert {path.name for path in (tmp_path / "alone").glob("checkpoint-*")} == {
+        f"checkpoint-{step}" for step in (7, 8, 12)
+    }
 
 
 VALUES = st.one_of(
