@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import os
+import resource
 import shutil
 from pathlib import Path
 from typing import Any
@@ -325,6 +326,25 @@ def test_a_course_that_was_given_up_keeps_its_log(tmp_path: Path) -> None:
     again.train(resume_from_checkpoint=str(aside))
     assert [entry["step"] for entry in again.state.log_history] == [*range(1, 13), 12]
     assert [line["step"] for line in lines(tmp_path / "again")] == [*range(1, 13), 12]
+
+
+def test_lines_that_a_full_disk_cut_short_are_written_whole_afterwards(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk: half of a line is written before it refuses."""
+
+    class Fills(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            most = {5: (tmp_path / "run/metrics.jsonl").stat().st_size + 50, 9: before[0]}.get(state.global_step)
+            if most is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        trainer = build(tmp_path / "run", Script(saves=(12,)), [Fills()])
+        trainer.train()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [line["step"] for line in lines(tmp_path / "run")] == [*range(1, 13), 12]
+    assert (tmp_path / "run/checkpoint-12/log.json").is_file()
 
 
 def long_log(folder: Path, count: int = 10, recent: int = 4) -> tuple[LongLog, list[dict[str, Any]]]:
