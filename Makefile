@@ -79,6 +79,8 @@ bench: $(VENV)/dev  ## measure; results belong into bench/RESULTS.md
 	$(BIN)/python bench/evaluate.py
 	$(BIN)/python bench/checkpoint.py
 	$(BIN)/python bench/slow_disk.py
+	$(BIN)/python bench/long_run.py --steps 20000
+	$(BIN)/python bench/goodput.py --kills 10
 	$(BIN)/python bench/resume.py
 	$(BIN)/python bench/micro_batch.py
 	$(BIN)/python bench/recipe_language.py

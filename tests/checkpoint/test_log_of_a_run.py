@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import os
+import resource
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.faults import runner
-from trainwright import Trainer, TrainerCallback
+from trainwright import Trainer, TrainerCallback, TrainingArguments
 from trainwright.callbacks.monitor import Monitor
 from trainwright.callbacks.run_directory import RunDirectoryCallback
 from trainwright.checkpoint import stored_log
@@ -327,6 +328,25 @@ def test_a_course_that_was_given_up_keeps_its_log(tmp_path: Path) -> None:
     assert [line["step"] for line in lines(tmp_path / "again")] == [*range(1, 13), 12]
 
 
+def test_lines_that_a_full_disk_cut_short_are_written_whole_afterwards(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the disk: half of a line is written before it refuses."""
+
+    class Fills(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            most = {5: (tmp_path / "run/metrics.jsonl").stat().st_size + 50, 9: before[0]}.get(state.global_step)
+            if most is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        trainer = build(tmp_path / "run", Script(saves=(12,)), [Fills()])
+        trainer.train()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [line["step"] for line in lines(tmp_path / "run")] == [*range(1, 13), 12]
+    assert (tmp_path / "run/checkpoint-12/log.json").is_file()
+
+
 def long_log(folder: Path, count: int = 10, recent: int = 4) -> tuple[LongLog, list[dict[str, Any]]]:
     entries = [{"loss": number / 4, "step": number} for number in range(count)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps({"time": 0, **entry}) + "\n" for entry in entries))
@@ -388,7 +408,37 @@ def test_a_long_log_changes_as_a_list_does(tmp_path: Path, change: Any) -> None:
     assert len(log) == len(entries)
 
 
-VALUES = st.one_of(st.floats(), st.integers(-(10**9), 10**9), st.none(), st.booleans(), st.text(max_size=4))
+def test_saves_are_due_by_evaluations_that_a_checkpoint_copied_alone_no_longer_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_log, "KEPT", 1)
+
+    def evaluating(folder: Path, script: Script) -> Trainer:
+        settings: dict[str, Any] = {"evaluate_every": "1 step", "checkpoint_every": "4 evals", "log_every": "1 step"}
+        args = TrainingArguments(
+            str(folder), max_steps=12, per_device_train_batch_size=4, report_to="none", disable_tqdm=True, **settings
+        )
+        rows = runner.rows()
+        script.trainer = Trainer(runner.Net(), args, train_dataset=rows, eval_dataset=rows[:4], callbacks=[script])
+        return script.trainer
+
+    with pytest.raises(Dead):
+        evaluating(tmp_path / "run", Script(saves=(7,), dies_at=9)).train()
+    shutil.copytree(tmp_path / "run/checkpoint-7", tmp_path / "alone/checkpoint-7")
+    evaluating(tmp_path / "alone", Script()).train(resume_from_checkpoint=str(tmp_path / "alone/checkpoint-7"))
+    assert {path.name for path in (tmp_path / "alone").glob("checkpoint-*")} == {
+        f"checkpoint-{step}" for step in (7, 8, 12)
+    }
+
+
+VALUES = st.one_of(
+    st.sampled_from(["nan", "-inf", "\n"]),
+    st.floats(),
+    st.integers(-(10**9), 10**9),
+    st.none(),
+    st.booleans(),
+    st.text(max_size=4),
+)
 NESTED = st.recursive(
     VALUES, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
 )
@@ -396,7 +446,7 @@ LOGS = st.dictionaries(st.sampled_from(["a", "b", "eval_c", "time", "é"]), NEST
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=20)
 @given(
     logs=st.dictionaries(st.integers(1, 12), LOGS, max_size=5),
     saves=st.sets(st.integers(1, 12), max_size=4),

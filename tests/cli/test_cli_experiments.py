@@ -158,7 +158,7 @@ def test_another_experiment_does_not_overwrite_a_run(place: Path) -> None:
     before = (place / "runs/e/model.safetensors").read_bytes()
     other = call("train", "e.yaml", "training.max_steps=2", "model.options={width: 4}")
     assert other.exit_code == 2
-    assert "runs/e holds another experiment: model.options.width was None and is 4 now" in other.output
+    assert "runs/e holds another experiment: model.options.width was 8 and is 4 now" in other.output
     assert (place / "runs/e/model.safetensors").read_bytes() == before
     # A mistake begins nothing.
     assert call("train", "e.yaml", "training.optim=sdg", "--fresh").exit_code == 2

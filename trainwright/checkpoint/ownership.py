@@ -52,12 +52,7 @@ def claim(run_directory: Path, owner: Owner, events: RunEvents, last_step: int |
 
 def _keep_log(run_directory: Path, place: Path) -> None:
     """Copy the log to checkpoints that were set aside: they need it, and the run begins another or goes back in it."""
-    for source, target in zip(_files(run_directory), _files(place), strict=True):
+    for source, target in zip(LogFiles(run_directory).both, LogFiles(place).both, strict=True):
         if source.is_file() and not target.exists():
             with os.fdopen(open_regular(source), "rb") as given, replacing(target) as file:
                 shutil.copyfileobj(given, file)
-
-
-def _files(folder: Path) -> tuple[Path, Path]:
-    files = LogFiles(folder)
-    return files.metrics, files.differences

@@ -89,6 +89,8 @@ class SaveJob:
     failure: BaseException | None = None
     #: The run that it belongs to.
     run: RunIdentity | None = None
+    #: Files elsewhere that it counts on: forced to disk together with its own.
+    refers_to: tuple[Path, ...] = ()
     #: What code that is not ours could not add to it.
     left_out: LeftOut = field(default_factory=LeftOut)
 
@@ -293,7 +295,7 @@ class Saver:
             finish = job.finish
             job.left_out.add_files("files in another library's format", staging, lambda: finish(staging))
         self._close(job, files)
-        force_folder(staging)
+        force_folder(staging, job.refers_to)
 
     def _close(self, job: SaveJob, files: dict[str, FileFacts]) -> None:
         """Take in what other code has written, list everything, and look at the list as a reader will."""
@@ -340,7 +342,7 @@ class Saver:
             files[name] = write_text(staging / name, text, force=False)
         files |= {name: write_file(staging / name, get(), force=False) for name, get in job.tensors.items()}
         self._close(job, files)
-        force_folder(staging)
+        force_folder(staging, job.refers_to)
         self._refuse_if_taken_over()
         self._spare_what_is_not_ours(job)
         publish(staging, job.target)

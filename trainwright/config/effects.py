@@ -90,6 +90,7 @@ OF_THIS_START = frozenset(
         "restore_callback_states_from_checkpoint",
         "local_rank",
         "max_hours",
+        "take_over",
         "disable_tqdm",
         "do_train",
         "do_eval",

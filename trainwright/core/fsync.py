@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import logging
@@ -9,6 +10,7 @@ import os
 import threading
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 logger = logging.getLogger("trainwright")
@@ -52,17 +54,23 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def force_to_disk(paths: Iterable[Path]) -> None:
-    """Force files and folders out of the caches, all at the same time."""
-    waiting = list(paths)
+def force_to_disk(paths: Iterable[Path], besides: Iterable[Path] = ()) -> None:
+    """Force files and folders out of the caches, all at the same time; those ``besides`` need not be there."""
+    waiting = [partial(_force_path, path) for path in paths] + [partial(_force_if_there, path) for path in besides]
     with ThreadPoolExecutor(min(_FORCED_AT_ONCE, len(waiting)) or 1, thread_name_prefix="trainwright-force") as pool:
-        for done in [pool.submit(_force_path, path) for path in waiting]:
+        for done in [pool.submit(force) for force in waiting]:
             done.result()
 
 
-def force_folder(folder: Path) -> None:
-    """Force everything in ``folder``, and the folder itself, to disk."""
-    force_to_disk([folder, *folder.rglob("*")])
+def force_folder(folder: Path, besides: Iterable[Path] = ()) -> None:
+    """Force everything in ``folder``, the folder itself, and the files ``besides`` that are there, to disk."""
+    force_to_disk([folder, *folder.rglob("*")], besides)
+
+
+def _force_if_there(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if path.is_file():
+            _force_path(path)
 
 
 def _force_path(path: Path) -> None:

@@ -66,6 +66,10 @@ class LogFiles(NamedTuple):
     def differences(self) -> Path:
         return self.folder / DIFFERENCES
 
+    @property
+    def both(self) -> tuple[Path, Path]:
+        return self.metrics, self.differences
+
     def entries(self) -> Iterator[Entry]:
         """Yield all entries from the first one on; :class:`LogUnreadable` where the files end or make no sense."""
         try:

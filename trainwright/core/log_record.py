@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 
 from trainwright.config.secrets import redacted_values
 from trainwright.core.files import open_regular, replacing
-from trainwright.core.fsync import fsync_file
 from trainwright.core.json_values import plain_values, same_values
 from trainwright.core.log_history import KEPT_IN_MEMORY, Entry, Evaluations, LogFiles, LongLog, entry_of
 from trainwright.core.state import TrainerState
@@ -175,8 +174,12 @@ class LogRecord:
         self, mark: LogMark, source: LogFiles, history: MutableSequence[Entry], evaluations: Evaluations
     ) -> bool:
         """Go on behind ``mark``, of the log in ``source``; False where its files are not what was marked."""
-        done = self._metrics.cut(mark.metrics, source.metrics)
-        if not done or not self._differences.cut(mark.differences, source.differences):
+        try:
+            done = self._metrics.cut(mark.metrics, source.metrics)
+            done = done and self._differences.cut(mark.differences, source.differences)
+        except OSError:
+            done = False
+        if not done:
             return False
         self._take(history, mark.entries, mark.lines, evaluations)
         return True
@@ -257,16 +260,6 @@ class LogRecord:
                 self._lose_track()
                 return None
             return LogMark(self._entries, self.lines, metrics, differences), copy.copy(self._evaluations)
-
-    def force(self) -> None:
-        """Force what was written to disk, so that a checkpoint claims nothing that a crash of the machine undoes."""
-        for path in (self.files.metrics, self.files.differences):
-            with contextlib.suppress(OSError):
-                descriptor = open_regular(path)
-                try:
-                    fsync_file(descriptor)
-                finally:
-                    os.close(descriptor)
 
 
 def stored_form(entry: Entry) -> Entry:

@@ -18,6 +18,7 @@ from trainwright.checkpoint.optimizer_state import OWN_TYPE, flatten_optimizer, 
 from trainwright.checkpoint.pack import TensorPack, file_chunks
 from trainwright.checkpoint.saver import SaveJob
 from trainwright.checkpoint.shared_files import SharedFiles, gathered
+from trainwright.checkpoint.stored_log import LOG
 from trainwright.checkpoint.training_state import CALLBACKS, OPTIMIZER, RANDOM, TRAINING
 from trainwright.checkpoint.weights import (
     WEIGHTS,
@@ -29,6 +30,7 @@ from trainwright.checkpoint.weights import (
 )
 from trainwright.core.config_history import FILE as HISTORY
 from trainwright.core.config_history import history_text
+from trainwright.core.log_history import LogFiles
 from trainwright.engines.torch.optim import not_held
 from trainwright.engines.torch.samples import sample
 from trainwright.engines.torch.targets import unwrap
@@ -38,6 +40,7 @@ from trainwright.training.log_keeping import log_for_checkpoint
 from trainwright.training.optimizers import optimizer_parameter_names
 from trainwright.training.recipe_folder import STATE, state_file
 from trainwright.training.run import TrainingRun
+from trainwright.training.save_model import run_folder
 from trainwright.training.setup import Setup
 
 #: Key, in a parameter's optimizer state, of the weight that training goes on with.
@@ -75,6 +78,7 @@ class Capture:
             texts=texts,
             run=run.owner.run,
             left_out=left_out,
+            refers_to=LogFiles(run_folder(setup)).both if LOG in texts else (),
         )
         if setup.writers is not None:
             shared = SharedFiles(setup.writers, parts, convert, self._pack)

@@ -43,12 +43,7 @@ def log_for_checkpoint(
     if record is None or known is None:
         return copy.copy(history), {}
     entries, stored = kept_of(setup.state, *known)
-
-    def text() -> str:
-        record.force()
-        return stored.text()
-
-    return entries, {LOG: text}
+    return entries, {LOG: stored.text}
 
 
 def restore_log(run: TrainingRun, checkpoint: Path, saved: TrainerState) -> None:

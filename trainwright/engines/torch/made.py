@@ -143,13 +143,14 @@ def _move(scheduler: Any, groups: list[dict[str, Any]], starts: list[float]) -> 
         if last is None or float(last) != rate:
             _write(group, rate)
     if scheduled is not None:
-        scheduler._last_lr = rates or [group["lr"] for group in groups]
+        rates = rates or [group["lr"] for group in groups]
+        scheduler.load_state_dict({**scheduler.state_dict(), "_last_lr": rates})
 
 
 def place_at(scheduler: Any, step: int) -> None:
     """Put a new schedule after ``step`` updates; one that follows a metric begins with the next evaluation."""
     if isinstance(scheduler, FactorLR):
-        scheduler.last_epoch, scheduler._step_count = step, step + 1
+        scheduler.load_state_dict({**scheduler.state_dict(), "last_epoch": step, "_step_count": step + 1})
 
 
 def _scaled(rate: Any, old: float | None, new: float | None) -> float:
