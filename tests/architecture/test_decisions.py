@@ -66,7 +66,6 @@ ALLOWED = {
     "engines/torch/targets.py:shifts_labels": "...ForCausalLM and the like shift labels",
     "core/signatures.py:label_names": "...QuestionAnswering has two labels, as transformers' find_labels",
     "training/restore.py:restore_callbacks": "trainer_state.json keeps callbacks' states by class name",
-    "training/changes.py:_of_callbacks": "the same",
     "training/resume.py:was_finished": "finished.json names the callback that ended a run",
     "experiment/schema.py:experiment_schema": "pydantic files its definitions under the names of classes",
     # Generators that another library wrote in C have nothing else that tells.
