@@ -70,13 +70,15 @@ def call(*words: str) -> Any:
 def test_a_second_training_is_refused_before_it_has_written_anything(
     place: Path, holder: subprocess.Popen[str]
 ) -> None:
-    for words in ([], ["--fresh"]):
-        done = call("train", "e.yaml", *words)
-        assert done.exit_code == 2
-        assert f"process {holder.pid} on" in done.output
-        assert "--force" in done.output
-        assert {path.name for path in (place / "runs").iterdir()} == {"e"}
-        assert {path.name for path in (place / "runs/e").iterdir()} == {"run.lock", "run.lease.json"}
+    done = call("train", "e.yaml")
+    assert done.exit_code == 2
+    assert f"process {holder.pid} on" in done.output
+    assert "--force" in done.output
+    assert {path.name for path in (place / "runs").iterdir()} == {"e"}
+    # A new folder is nobody's yet.
+    assert call("train", "e.yaml", "--fresh").exit_code == 0
+    assert (place / "runs/e-2/model.safetensors").is_file()
+    assert {path.name for path in (place / "runs/e").iterdir()} == {"run.lock", "run.lease.json"}
     assert holder.communicate("", timeout=30)[0] == "still has it\n"
     assert call("train", "e.yaml").exit_code == 0
     # Until the finished model is written too, and no longer.

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 
 FILES = [
     "config.yaml",
+    "log.json",
     "manifest.json",
     "model.safetensors",
     "optimizer.safetensors",
