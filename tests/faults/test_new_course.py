@@ -19,6 +19,7 @@ from tests.faults.test_exactness import build
 from trainwright import EarlyStoppingCallback, Trainer, TrainingArguments
 from trainwright.config.effects import Effect, arguments_by_effect, effect_of
 from trainwright.config.fields import TOPICS
+from trainwright.core.config_history import Change
 
 SETTINGS = {**BY_EPOCHS, "logging_steps": 1}
 
@@ -306,3 +307,130 @@ def test_a_config_that_somebody_wrote_over_does_no_harm(hostile: bytes, tmp_path
     (tmp_path / "config.yaml").write_bytes(hostile)
     found = stored_arguments(tmp_path)
     assert found is None or found == {"learning_rate": {"a": 1}}
+
+
+# ---- what an adversary found
+
+
+def test_a_rewind_puts_the_schedule_back_too(tmp_path: Path) -> None:
+    class Breaks(Stable):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            Breaks.calls += self.training
+            return super().forward(x) * (torch.nan if Breaks.calls in (13, 14, 15, 16) else 1.0)
+
+    settings = {"rewind_on_nonfinite": True, "max_nonfinite_steps": 2, "save_steps": 5, "lr_scheduler_type": "linear"}
+    trainer = build(Scenario({**SETTINGS, **settings}, model=Breaks, data=Numbered), tmp_path)
+    trainer.train()
+    assert Breaks.calls > 18
+    assert rates(trainer)[9] == pytest.approx(2e-2 * 1 / 9)
+
+
+@pytest.mark.parametrize("was", ["linear", "cosine", "constant_with_warmup"])
+@pytest.mark.parametrize("kind", ["constant", "reduce_lr_on_plateau", "linear"])
+def test_another_curve_and_another_rate_at_once(was: str, kind: str, tmp_path: Path) -> None:
+    metric = {"eval_strategy": "steps", "eval_steps": 100, "metric_for_best_model": "loss"}
+    cut(tmp_path, 4, lr_scheduler_type=was, warmup_steps=6, learning_rate=1e-4, **metric)
+    trainer = resumed(tmp_path, lr_scheduler_type=kind, learning_rate=0.02, warmup_steps=0, **metric)
+    assert rates(trainer)[5] == pytest.approx(0.02 * (5 / 9 if kind == "linear" else 1))
+
+
+def test_a_finished_run_goes_on_at_a_constant_rate(tmp_path: Path) -> None:
+    whole(tmp_path, lr_scheduler_type="linear")
+    trainer = resumed(tmp_path, lr_scheduler_type="constant", learning_rate=0.03, num_train_epochs=4)
+    assert [rate for step, rate in rates(trainer).items() if step > 9] == [0.03, 0.03, 0.03]
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [
+        (
+            lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [2, 8]),
+            lambda o: torch.optim.lr_scheduler.MultiStepLR(o, [3, 6]),
+        ),
+        (
+            lambda o: torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(o, 6),
+            lambda o: torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(o, 3, 2),
+        ),
+        (
+            lambda o: torch.optim.lr_scheduler.CyclicLR(o, 0.01, 0.1, 4, cycle_momentum=False),
+            lambda o: torch.optim.lr_scheduler.CyclicLR(o, 0.02, 0.2, 5, cycle_momentum=False),
+        ),
+        (
+            lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, 12, cycle_momentum=False),
+            lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.3, 10, cycle_momentum=False),
+        ),
+    ],
+    ids=["MultiStepLR", "CosineAnnealingWarmRestarts", "CyclicLR", "OneCycleLR"],
+)
+def test_schedules_of_torch_that_are_made_otherwise(then: Any, now: Any, tmp_path: Path) -> None:
+    def run(folder: Path, make: Any, steps: int) -> Trainer:
+        model = Stable()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        arguments = TrainingArguments(
+            str(folder), max_steps=steps, logging_steps=1, resume="auto", report_to="none", save_steps=1
+        )
+        trainer = Trainer(model, arguments, train_dataset=rows(24), optimizers=(optimizer, make(optimizer)))
+        trainer.train()
+        return trainer
+
+    run(tmp_path / "parts", then, 4)
+    parts, always = run(tmp_path / "parts", now, 9), run(tmp_path / "always", now, 9)
+    expected = {step: rate for step, rate in rates(always).items() if step > 4}
+    assert {step: rate for step, rate in rates(parts).items() if step > 4} == pytest.approx(expected)
+
+
+def test_steps_of_another_size_are_not_forgotten_at_the_next_resume(tmp_path: Path) -> None:
+    seen = cut(tmp_path, 4)
+    seen += cut(tmp_path, 8, per_device_train_batch_size=2, resume="auto")
+    trainer = resumed(tmp_path, per_device_train_batch_size=2)
+    assert trainer.state.global_step == trainer.state.max_steps == 4 + 4 + 6
+    assert trainer.state.epoch == pytest.approx(3)
+    assert rates(trainer)[14] < rates(trainer)[11] < rates(trainer)[9]
+    longer = resumed(tmp_path, per_device_train_batch_size=2, num_train_epochs=4)
+    assert longer.state.global_step == 14 + 6
+
+
+def test_a_history_that_no_manifest_knows_is_not_read(tmp_path: Path) -> None:
+    cut(tmp_path, 4)
+    line = Change("learning_rate", 9, 8, "course").at(3, 1.0, ["never"])
+    (tmp_path / "checkpoint-4" / "config.history.jsonl").write_text(json.dumps(line) + "\n")
+    resumed(tmp_path, learning_rate=0.1)
+    assert [entry["step"] for entry in history(tmp_path) if entry["what"] == "learning_rate"] == [4]
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "config.history.jsonl", "finished.json", "preempted.json"])
+def test_folders_in_the_place_of_files_are_no_files(name: str, tmp_path: Path) -> None:
+    from trainwright.experiment.showing import facts_of_run, lines_of_run
+
+    whole(tmp_path)
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name).mkdir()
+    assert any("checkpoint" in line for line in lines_of_run(facts_of_run(tmp_path)))
+
+
+#: Eight times what is before, and so on.
+DOUBLED = [(", ".join([f"*{before}"] * 8), name) for before, name in zip("abcdefgh", "bcdefghi", strict=True)]
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "a: &a [1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(f"b{i}: &{c} [{s}]\n" for i, (s, c) in enumerate(DOUBLED)),
+        "null: 1",
+        "x: 0x" + "1" * 100_000,
+        "? 2020-01-01\n: 1",
+    ],
+    ids=["bomb", "null", "number", "date"],
+)
+def test_a_hostile_config_is_shown_as_nothing(hostile: str, tmp_path: Path) -> None:
+    from trainwright.experiment.showing import facts_of_run, lines_of_run
+
+    whole(tmp_path)
+    (tmp_path / "config.yaml").write_text(hostile)
+    entry = Change("EVIL\x1b]0;title\x07", 1, 2, "course").at(1, 1.0, ["\x1b[2J"])
+    (tmp_path / "config.history.jsonl").write_text(json.dumps(entry) + "\n")
+    facts = facts_of_run(tmp_path)
+    assert all(line.isprintable() for line in lines_of_run(facts))
+    json.dumps(facts)

@@ -35,6 +35,7 @@ class FinishedRecord(TypedDict):
     max_steps: int
     reason: Annotated[str | None, "Why it ended before max_steps, if it did."]
     by: Annotated[str | None, "The class of the callback that ended it."]
+    has_model: Annotated[bool, "Whether `trainwright train` has written the finished model too."]
     time: float
 
 
@@ -107,6 +108,7 @@ class PreprocessingRecord(TypedDict):
     facts: dict[str, Any]
     samples: int | None
     files: Annotated[dict[str, list[Any]], "By path: size, time of change, SHA-256."]
+    parts: Annotated[dict[str, list[str]], "Which of them are for training and for evaluation."]
 
 
 class ManifestRecord(TypedDict):

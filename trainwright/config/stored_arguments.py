@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import os
-import stat
+import json
 from pathlib import Path
 from typing import Any
 
-import yaml
+from trainwright.config.errors import ConfigError
+from trainwright.config.yaml12 import read_yaml_file
 
 FILE = "config.yaml"
-_LARGEST = 4 * 2**20
 
 
 def stored_arguments(folder: Path) -> dict[str, Any] | None:
-    """The arguments by name; None where there is no such file, or it is something else."""
+    """The arguments by name; None where there is no such file, or it is something else than we write."""
     try:
-        descriptor = os.open(folder / FILE, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except OSError:
+        found = read_yaml_file(folder / FILE).data
+        json.dumps(found)
+    except (ConfigError, OSError, ValueError, TypeError, RecursionError):
         return None
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        text = file.read(_LARGEST)
-    try:
-        found = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+    is_ours = isinstance(found, dict) and all(isinstance(name, str) for name in found)
+    return found if is_ours else None

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import stat
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainwright.core.files import replace_text
+from trainwright.core.json_files import read_text
 
 FILE = "config.history.jsonl"
 #: What makes two entries the same change; when and by which command it was made may differ after a kill.
-_SAME = ("step", "what", "from", "to")
+_SAME = ("step", "what", "from", "to", "run")
+_NEEDED = {"step", "what", "from", "to"}
 _LARGEST = 16 * 2**20
 logger = logging.getLogger("trainwright")
 
@@ -45,13 +45,9 @@ class Change(NamedTuple):
 def read_history(folder: Path) -> list[dict[str, Any]]:
     """The entries in a run directory or a checkpoint; lines that are none are left out."""
     try:
-        descriptor = os.open(folder / FILE, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except OSError:
+        text = read_text(folder / FILE, _LARGEST)
+    except (OSError, ValueError):
         return []
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return []
-        text = file.read(_LARGEST).decode("utf-8", "replace")
     return [entry for line in text.splitlines() if (entry := _entry(line)) is not None]
 
 
@@ -60,7 +56,7 @@ def _entry(line: str) -> dict[str, Any] | None:
         entry = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return entry if isinstance(entry, dict) and set(_SAME) <= set(entry) else None
+    return entry if isinstance(entry, dict) and set(entry) >= _NEEDED else None
 
 
 def with_changes(
@@ -80,7 +76,7 @@ def with_changes(
 
 
 def _key(entry: dict[str, Any]) -> str:
-    return json.dumps([entry[name] for name in _SAME], sort_keys=True)
+    return json.dumps([entry.get(name) for name in _SAME], sort_keys=True)
 
 
 def history_text(entries: list[dict[str, Any]]) -> str:
@@ -92,7 +88,9 @@ def write_history(folder: Path, entries: list[dict[str, Any]]) -> None:
     """Bring the file of a run directory up to date; none where nothing was changed."""
     if read_history(folder) == entries:
         return
+    if not entries and not (folder / FILE).is_file():
+        return
     if not entries:
-        (folder / FILE).unlink(missing_ok=True)
+        (folder / FILE).unlink()
         return
     replace_text(folder / FILE, history_text(entries))

@@ -25,6 +25,8 @@ class Finished(NamedTuple):
     #: Why it ended before ``max_steps``, and the class of the callback that ended it, if it did.
     reason: str | None = None
     by: str | None = None
+    #: Whether the finished model was written too, where that is for the one who trains to do (``trainwright train``).
+    has_model: bool = False
 
     @property
     def words(self) -> str:
@@ -62,4 +64,4 @@ def read_finished(folder: Path) -> Finished | None:
     if not isinstance(stored, dict) or not all(type(stored.get(name)) is int for name in ("step", "max_steps")):
         return None
     reason, by = (found if isinstance(found := stored.get(name), str) else None for name in ("reason", "by"))
-    return Finished(stored["step"], stored["max_steps"], reason, by)
+    return Finished(stored["step"], stored["max_steps"], reason, by, stored.get("has_model") is True)

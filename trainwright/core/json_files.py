@@ -25,6 +25,19 @@ def read_json(path: Path, largest: int = LARGEST) -> Any:
     Traceback (most recent call last):
     ValueError: it is nested too deeply
     """
+    text = _read(path, largest)
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_text(path: Path, largest: int = LARGEST) -> str:
+    """The contents of a text file, within the same bounds; what is not UTF-8 in it is replaced."""
+    return _read(path, largest).decode("utf-8", "replace")
+
+
+def _read(path: Path, largest: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -33,7 +46,4 @@ def read_json(path: Path, largest: int = LARGEST) -> Any:
         text = file.read(largest + 1)
     if len(text) > largest:
         raise ValueError(f"it is larger than {largest} bytes")
-    try:
-        return json.loads(text)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+    return text

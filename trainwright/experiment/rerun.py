@@ -18,13 +18,11 @@ from trainwright.core.config_history import Change
 from trainwright.core.finished import Finished, read_finished
 from trainwright.core.state import ExportableState
 from trainwright.experiment.building import Built, run_folder
-from trainwright.experiment.stored import differences, resolved, store, stored_document
+from trainwright.experiment.stored import contents_to_evaluate_on, differences, resolved, store, stored_document
 from trainwright.training.changes import differing_arguments
 
 #: Arguments, which are compared by value, and a label.
 _NO_SETTINGS = (*ARGUMENT_SECTIONS, "name")
-#: Arguments that give a finished run steps to take.
-_LENGTH = {"num_train_epochs", "max_steps"}
 
 
 def changed_settings(loaded: Loaded, folder: Path) -> list[Change]:
@@ -52,7 +50,8 @@ def refuse_another_experiment(folder: Path, changes: list[Change]) -> None:
         listed = "; ".join(f"{one.what} was {one.before!r} and is {one.after!r} now" for one in found)
         raise ConfigError(
             f"{folder} holds another experiment: {listed}. Set {'it' if len(found) == 1 else 'them'} back, choose "
-            "another name or training.output_dir, or add --fresh (a new folder; this one stays as it is)."
+            "another name or training.output_dir, or train the experiment's file with --fresh (a new folder; this one "
+            "stays as it is)."
         )
 
 
@@ -60,13 +59,12 @@ def finished_before(folder: Path, args: Any, changes: list[Change]) -> Finished 
     """How the run ended, where it did and nothing is asked for that would lead it on; nothing is touched then."""
     end = read_finished(folder)
     config = stored_arguments(folder)
-    if end is None or config is None or not list(folder.glob("*.safetensors")):
+    if end is None or config is None or not end.has_model or not list(folder.glob("*.safetensors")):
         return None
     changes = [*changes, *differing_arguments(config, args.to_dict())]
     refuse_another_experiment(folder, changes)
     course = [change for change in changes if change.effect == Effect.COURSE]
-    goes_on = any(one.what in _LENGTH or (end.reason is not None and one.effect == Effect.COURSE) for one in course)
-    if goes_on:
+    if course and (end.reason is not None or _is_longer(course, end, args)):
         return None
     if course:
         listed = ", ".join(f"{one.what} {one.after!r} (was {one.before!r})" for one in course)
@@ -75,6 +73,16 @@ def finished_before(folder: Path, args: Any, changes: list[Change]) -> Finished 
             "training.num_train_epochs or training.max_steps too, or start anew with --fresh."
         )
     return end
+
+
+def _is_longer(course: list[Change], end: Finished, args: Any) -> bool:
+    """Return True where the arguments give a finished run steps to take."""
+    if args.max_steps > 0:
+        return args.max_steps > end.step
+    changed = {one.what: one for one in course}
+    epochs = changed.get("num_train_epochs")
+    # Without max_steps it is as long as its epochs, which it may never have been.
+    return "max_steps" in changed or (epochs is not None and epochs.after > epochs.before)
 
 
 def in_a_new_folder(loaded: Loaded) -> Loaded:
@@ -112,10 +120,11 @@ class ExperimentRecord(TrainerCallback, ExportableState):
 
     def __init__(self, built: Built, folder: Path) -> None:
         self._built, self._folder = built, folder
+        self._settings = {**settings_of(built.loaded), **contents_to_evaluate_on(built.loaded, folder)}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if args.should_save and not kwargs.get("is_over"):
             store(self._built, self._folder)
 
     def state(self) -> dict[str, Any]:
-        return {"args": settings_of(self._built.loaded), "attributes": {}}
+        return {"args": dict(self._settings), "attributes": {}}

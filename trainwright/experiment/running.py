@@ -18,6 +18,7 @@ from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded, load_experiment
 from trainwright.config.origin import OURS, library_running
 from trainwright.core.errors import MissingMetricError, NotSavedError
+from trainwright.core.finished import mark_finished, read_finished
 from trainwright.core.log_history import is_evaluation
 from trainwright.core.state import TrainerState
 from trainwright.experiment.building import (
@@ -131,11 +132,11 @@ def _ready(loaded: Loaded, folder: Path, say: Say) -> Built | Trained:
             )
         changes = changed_settings(loaded, folder)
         refuse_another_experiment(folder, changes)
+        _note_changed_files(loaded, folder, say)
         arguments = arguments_for(loaded, **_defaults(loaded))[1]
         if (end := finished_before(folder, arguments, changes)) is not None:
             say(f"{folder} is {end.words}: there is nothing left to do, and nothing was touched.")
-            return Trained(folder, _stored_evaluation(folder), end.step)
-        _note_changed_files(loaded, folder, say)
+            return Trained(folder, _stored_evaluation(folder), end.step, end.reason)
         facts = stored_facts(folder)
     built = build(loaded, facts=facts, **_defaults(loaded))
     _refuse_other_samples(built, folder)
@@ -159,8 +160,12 @@ def _trained(built: Built, folder: Path) -> Trained:
             built.trainer.save_model()
         raise
     metrics = {**output.metrics, **_last_evaluation(built)}
-    # Of weights in parts every process writes some.
-    built.trainer.save_model()
+    end = read_finished(folder)
+    if end is None or not end.has_model:
+        # Of weights in parts every process writes some.
+        built.trainer.save_model()
+        if end is not None and built.args.should_save:
+            mark_finished(folder, end._replace(has_model=True))
     return Trained(folder, metrics, built.trainer.state.global_step, output.stopped_early)
 
 

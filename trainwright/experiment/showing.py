@@ -55,7 +55,13 @@ def _said(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def lines_of_run(facts: dict[str, Any]) -> list[str]:
-    """The same for people."""
+    """The same for people; what somebody else may have written into a file moves no cursor."""
+    return [
+        "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line) for line in _lines(facts)
+    ]
+
+
+def _lines(facts: dict[str, Any]) -> list[str]:
     began = "" if facts["began"] is None else f", begun {_when(facts['began'])}"
     lines = [f"Run {facts['id'] or 'without a name'} in {facts['folder']}{began}", f"  state        {facts['state']}"]
     lines.append(f"  checkpoints  {', '.join(facts['checkpoints']) or 'none'}")

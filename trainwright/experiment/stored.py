@@ -70,6 +70,7 @@ def store(built: Built, folder: Path) -> None:
     replace_text(folder / EXPERIMENT, _HEADER + write_yaml(plain), forced=True)
     found = {"task": built.task, "facts": built.prepared.facts, "samples": samples_of(built)}
     found["files"] = files_of(built.loaded, _stored(folder, "files") or {})
+    found["parts"] = {part: [str(path) for path in _files(built.loaded, part)] for part in _PARTS}
     replace_text(folder / PREPROCESSING, json.dumps(found, indent=2, ensure_ascii=False) + "\n", forced=True)
 
 
@@ -89,8 +90,15 @@ def files_of(loaded: Loaded, known: dict[str, Any]) -> dict[str, list[Any]]:
     return found
 
 
+def contents_to_evaluate_on(loaded: Loaded, folder: Path) -> dict[str, str]:
+    """What tells the files to evaluate on from others, as a setting; nothing where there are none."""
+    known = files_of(loaded, _stored(folder, "files") or {})
+    marks = [known[str(path)][2] for path in _files(loaded, "eval")]
+    return {"data.eval.contents": hashlib.sha256("".join(marks).encode()).hexdigest()[:12]} if marks else {}
+
+
 class ChangedFile(NamedTuple):
-    """A file whose contents are not what they were."""
+    """A file whose contents are not what they were, or that is new or gone."""
 
     name: str
     part: str
@@ -101,19 +109,31 @@ class ChangedFile(NamedTuple):
 def changed_files(loaded: Loaded, folder: Path) -> list[ChangedFile]:
     """Files that are not what they were when the run in ``folder`` began; one that was only touched is the same."""
     known = _stored(folder, "files") or {}
+    parts = _stored(folder, "parts") or {}
     found = []
-    watched = [(part, path) for part in _PARTS for path in _files(loaded, part)]
-    for part, path in watched:
-        before, now = known.get(str(path)), path.stat()
-        if not isinstance(before, list) or before[:2] == [now.st_size, now.st_mtime_ns]:
-            continue
-        # Releases before 0.2 kept no hash: only another size shows then.
-        contents = _contents(path)
-        was = before[2] if len(before) == 3 else contents if before[0] == now.st_size else "not known"
-        if was != contents:
-            words = [f"{size} bytes, SHA-256 {mark[:12]}" for size, mark in ((before[0], was), (now.st_size, contents))]
-            found.append(ChangedFile(str(path), part, *words))
+    for part in _PARTS:
+        present = {str(path): path for path in _files(loaded, part)}
+        for name, path in present.items():
+            before, now = known.get(name), path.stat()
+            if isinstance(before, list) and before[:2] == [now.st_size, now.st_mtime_ns]:
+                continue
+            words = _differing(before, path, is_known=part in parts)
+            if words is not None:
+                found.append(ChangedFile(name, part, *words))
+        gone = [name for name in parts.get(part, ()) if name not in present]
+        found += [ChangedFile(name, part, "there", "gone") for name in gone]
     return found
+
+
+def _differing(before: object, path: Path, *, is_known: bool) -> tuple[str, str] | None:
+    """What was there and what is there now, in words; None where both are the same, or nothing is known."""
+    size, contents = path.stat().st_size, _contents(path)
+    now = f"{size} bytes, SHA-256 {contents[:12]}"
+    if not isinstance(before, list):
+        return ("not there", now) if is_known else None
+    # Releases before 0.2 kept no hash: only another size shows then.
+    was = before[2] if len(before) == 3 else contents if before[0] == size else "not known"
+    return None if was == contents else (f"{before[0]} bytes, SHA-256 {str(was)[:12]}", now)
 
 
 def _files(loaded: Loaded, part: str) -> list[Path]:

@@ -4,23 +4,34 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+from trainwright.checkpoint.manifest import holds
 from trainwright.config.effects import GLOBAL_BATCH, KEPT_BY_TRANSFORMERS, OF_THIS_START, Effect, effect_of
 from trainwright.config.secrets import holds_mask, masked_command, redacted_values
+from trainwright.config.stored_arguments import FILE as CONFIG
 from trainwright.config.stored_arguments import stored_arguments
+from trainwright.core.config_history import FILE as HISTORY
 from trainwright.core.config_history import Change, read_history, with_changes
-from trainwright.engines.torch.made import without_rates
+from trainwright.engines.torch.made import forget_metric, without_rates
 from trainwright.training.course import CourseSoFar
+from trainwright.training.hooks import is_users_own
 from trainwright.training.plan import total_train_batch_size
 from trainwright.training.run import TrainingRun
 from trainwright.training.save_model import run_folder
 from trainwright.training.setup import Setup
 
 logger = logging.getLogger("trainwright")
+
+#: What decides which evaluation is the best, and what is evaluated on.
+_JUDGED_BY = ("metric_for_best_model", "greater_is_better", "model.metrics")
+_JUDGED_ON = ("data.eval", "data.limit_eval")
+#: Objects show where they are in memory.
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 def changed_arguments(before: dict[str, Any], setup: Setup) -> list[Change]:
@@ -31,8 +42,7 @@ def changed_arguments(before: dict[str, Any], setup: Setup) -> list[Change]:
 def differing_arguments(before: dict[str, Any], now: dict[str, Any]) -> list[Change]:
     """Arguments whose value is another; those that one of the two does not have are not compared."""
     # As they come out of a file: a tuple is a list there.
-    now = json.loads(json.dumps(redacted_values(now), default=str))
-    before = json.loads(json.dumps(before, default=str))
+    now, before = (json.loads(_ADDRESS.sub("", json.dumps(one, default=str))) for one in (redacted_values(now), before))
     return [
         Change(name, before[name], value, effect_of(name).value)
         for name, value in now.items()
@@ -41,9 +51,14 @@ def differing_arguments(before: dict[str, Any], now: dict[str, Any]) -> list[Cha
     ]
 
 
+def arguments_in(checkpoint: Path) -> dict[str, Any] | None:
+    """The arguments that a checkpoint was written with, where its manifest knows of them."""
+    return stored_arguments(checkpoint) if holds(checkpoint, CONFIG) else None
+
+
 def refuse_another_experiment(setup: Setup, checkpoint: Path) -> None:
     """Before anything is written: steps so far belong to another experiment."""
-    config = stored_arguments(checkpoint)
+    config = arguments_in(checkpoint)
     changes = changed_arguments(config, setup) if config is not None else []
     refuse([change for change in changes if change.effect == Effect.EXPERIMENT], checkpoint)
 
@@ -65,7 +80,7 @@ def _settings_that_differ(before: dict[str, Any], now: dict[str, Any]) -> list[C
 
 
 def note_changes(run: TrainingRun, checkpoint: Path, rest: dict[str, Any]) -> None:
-    """Say what is changed from here on, and make it part of the run's history."""
+    """Find what is changed from here on, and make it part of the run's history."""
     setup = run.setup
     changes = changed_arguments(run.config_then, setup) if run.config_then is not None else []
     changes = _with_global_batch(changes, run, rest["processes"])
@@ -73,16 +88,17 @@ def note_changes(run: TrainingRun, checkpoint: Path, rest: dict[str, Any]) -> No
     changes += _of_given_tools(setup, run, run.so_far)
     run.changes = changes
     step = setup.state.global_step
-    new = [change.at(step, round(time.time(), 3), masked_command(sys.argv)) for change in changes]
+    by, when = run.owner.run.id, round(time.time(), 3)
+    new = [{**change.at(step, when, masked_command(sys.argv)), "run": by} for change in changes]
     written = read_history(run_folder(setup)) if setup.args.should_save else []
-    run.history = with_changes(read_history(checkpoint), written, new)
+    before = read_history(checkpoint) if holds(checkpoint, HISTORY) else []
+    run.history = with_changes(before, written, new)
     _forget_another_metric(setup, changes)
-    if setup.args.should_log:
-        say_changes(changes, step, follows_arguments=setup.own_optimizer)
 
 
-def say_changes(changes: list[Change], step: int, *, follows_arguments: bool) -> None:
+def say_changes(run: TrainingRun) -> None:
     """One line for what changes the course, one for the rest."""
+    changes, step, follows_arguments = run.changes, run.setup.state.global_step, _follows_arguments(run.setup)
     course = [change for change in changes if change.effect == Effect.COURSE]
     idle = [change.what for change in course if change.what in KEPT_BY_TRANSFORMERS and not follows_arguments]
     course = [change for change in course if change.what not in idle]
@@ -152,13 +168,18 @@ def _of_given_tools(setup: Setup, run: TrainingRun, so_far: CourseSoFar | None) 
     if so_far is None or run.made is None:
         return []
     found: list[Change] = []
-    if not setup.own_optimizer:
+    if not _follows_arguments(setup) or is_users_own(setup.hooks(), "create_optimizer"):
         for number, (old, new) in enumerate(zip(so_far.made.groups, run.made.groups, strict=True)):
             where = "optimizer" if len(run.made.groups) == 1 else f"optimizer.groups.{number}"
             found += _changed(where, old, new)
-    if not setup.own_scheduler and so_far.made.schedule is not None:
+    if not setup.own_scheduler and not _follows_arguments(setup) and so_far.made.schedule is not None:
         found += _changed("schedule", without_rates(so_far.made) or {}, without_rates(run.made) or {})
     return found
+
+
+def _follows_arguments(setup: Setup) -> bool:
+    """Return True where the optimizer is made from the arguments, by us or by a front door's module."""
+    return setup.own_optimizer or bool(getattr(setup.module, "follows_arguments", False))
 
 
 def _changed(where: str, old: dict[str, Any], new: dict[str, Any]) -> list[Change]:
@@ -167,7 +188,8 @@ def _changed(where: str, old: dict[str, Any], new: dict[str, Any]) -> list[Chang
 
 
 def _forget_another_metric(setup: Setup, changes: list[Change]) -> None:
-    """The best value so far was of another metric."""
-    if any(change.what in ("metric_for_best_model", "greater_is_better") for change in changes):
+    """The best value so far was of another metric, or of other data."""
+    if any(change.what in _JUDGED_BY or change.what.startswith(_JUDGED_ON) for change in changes):
         state = setup.state
         state.best_metric = state.best_global_step = state.best_model_checkpoint = None
+        forget_metric(setup.lr_scheduler)

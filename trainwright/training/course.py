@@ -12,6 +12,7 @@ from trainwright.checkpoint.interchange.continuing import (
     group_sources,
     in_groups_of,
 )
+from trainwright.engines.torch.joint import in_form_of
 from trainwright.engines.torch.made import Made, gone_on, made_with, other_rates, place_at, plain, set_rates
 from trainwright.engines.torch.targets import unwrap
 from trainwright.training.hooks import is_users_own
@@ -95,7 +96,7 @@ def in_present_groups(setup: Setup, optimizer: dict[str, Any], rest: dict[str, A
     sources = group_sources(groups, dict(enumerate(numbered)), present)
     optimizer["param_groups"] = in_groups_of(groups, sources, present)
     rest = {**rest, "scheduler": for_groups(rest["scheduler"], sources, len(sizes))}
-    if "made" in rest:
+    if _stored_made(rest.get("made"), len(sizes)) is not None:
         made = rest["made"]
         regrouped = [made["groups"][source] for source in sources]
         schedule = for_groups(made["schedule"], sources, len(sizes)) if made["schedule"] else None
@@ -107,8 +108,8 @@ def made_then(run: TrainingRun, rest: dict[str, Any], groups: list[dict[str, Any
     """What the checkpoint's optimizer and schedule were made with, as far as it is known."""
     now = run.made
     assert now is not None
-    if rest.get("made") is not None:
-        return Made(**rest["made"])
+    if (known := _stored_made(rest.get("made"), len(groups))) is not None:
+        return known
     if run.setup.modifiers or rest.get("imported_from") not in (None, "transformers"):
         # A recipe moves the settings of groups, and what arguments mean to other libraries is not known.
         return dataclasses.replace(now, schedule=None, curve={})
@@ -125,6 +126,18 @@ def made_then(run: TrainingRun, rest: dict[str, Any], groups: list[dict[str, Any
                 options[option] = new[option] if is_same or moves else plain(were[option])
         found.append({**new, **options})
     return Made(found, None, _curve_then(config, present, max_steps))
+
+
+def _stored_made(stored: object, groups: int) -> Made | None:
+    """What a checkpoint says that its tools were made with; None where it says nothing that can be used."""
+    if not isinstance(stored, dict) or not isinstance(stored.get("curve"), dict):
+        return None
+    found = stored.get("groups")
+    if not isinstance(found, list) or len(found) != groups or not all(isinstance(group, dict) for group in found):
+        return None
+    if not all(isinstance(group.get("lr", 0.0), (int, float)) for group in found):
+        return None
+    return Made(found, stored.get("schedule"), stored["curve"])
 
 
 def _curve_then(config: Mapping[str, Any], present: Mapping[str, Any], max_steps: int) -> dict[str, Any]:
@@ -149,9 +162,11 @@ def load_options(groups: list[dict[str, Any]], optimizer: Any, then: Made, now: 
     return loaded
 
 
-def load_schedule(scheduler: Any, saved: dict[str, Any], then: Made) -> dict[str, Any]:
-    """A schedule's saved state, with what is made otherwise now."""
-    return gone_on(then.schedule, saved, scheduler.state_dict())
+def load_schedule(scheduler: Any, saved: dict[str, Any], then: Made, now: Made | None) -> dict[str, Any]:
+    """A schedule's saved state, with what is made otherwise now; the schedule itself may have moved since."""
+    if now is None or now.schedule is None:
+        return saved
+    return gone_on(then.schedule, saved, in_form_of(now.schedule, scheduler.state_dict()))
 
 
 def take_new_course(run: TrainingRun, so_far: CourseSoFar | None) -> None:
@@ -161,7 +176,8 @@ def take_new_course(run: TrainingRun, so_far: CourseSoFar | None) -> None:
         return
     if so_far.other_schedule:
         place_at(setup.lr_scheduler, setup.state.global_step)
-        so_far.rates = list(run.made.rates())
+        # From the start of the new one, which is not to be scaled.
+        so_far.rates, so_far.made = list(run.made.rates()), dataclasses.replace(run.made, schedule=None, curve={})
     if so_far.other_schedule or other_rates(so_far.made, run.made):
         set_rates(setup.optimizer, setup.lr_scheduler, so_far.rates, so_far.made, run.made)
         setup.engine.reread()

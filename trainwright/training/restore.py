@@ -126,7 +126,7 @@ def load_tools(run: TrainingRun, tensors: dict[str, Tensor], rest: dict[str, Any
     other_schedule = "tools" in rest and rest["tools"]["schedule_class"] != tool_names(setup)["schedule_class"]
     if setup.lr_scheduler is not None and not other_schedule and (schedule := stored_schedule(rest)) is not None:
         schedule = in_form_of(schedule, setup.lr_scheduler.state_dict())
-        setup.lr_scheduler.load_state_dict(load_schedule(setup.lr_scheduler, schedule, then))
+        setup.lr_scheduler.load_state_dict(load_schedule(setup.lr_scheduler, schedule, then, run.made))
     run.so_far = None if run.made is None else CourseSoFar(then, rates, other_schedule)
     return rest
 

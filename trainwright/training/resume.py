@@ -11,14 +11,13 @@ from typing import Any
 
 from trainwright.checkpoint.interchange.continuing import LoaderDraws, draw_as_a_loader_does, place_after
 from trainwright.config.effects import Effect
-from trainwright.config.stored_arguments import stored_arguments
 from trainwright.core.finished import read_finished
 from trainwright.core.run import Unfinished
 from trainwright.core.state import TrainerState
 from trainwright.data.order import mixed_seed
 from trainwright.data.position import steps_are_alike
 from trainwright.engines.torch.randomness import random_state_from
-from trainwright.training.changes import note_changes
+from trainwright.training.changes import arguments_in, note_changes, say_changes
 from trainwright.training.course import curve_now, take_new_course
 from trainwright.training.log_keeping import restore_log
 from trainwright.training.memory import take_up_cut
@@ -41,7 +40,7 @@ def continue_from(run: TrainingRun, checkpoint: Path) -> Unfinished:
     """Put everything where the checkpoint left it; returns what was still to be done there."""
     setup, plan = run.setup, run.plan
     saved = stored_state(checkpoint)
-    run.config_then = stored_arguments(checkpoint)
+    run.config_then = arguments_in(checkpoint)
     restore_log(run, checkpoint, saved)
     rest = restore_training_state(run, checkpoint, saved.max_steps)
     rest["data"] = place_of_import(run, rest["data"], saved)
@@ -72,6 +71,8 @@ def continue_from(run: TrainingRun, checkpoint: Path) -> Unfinished:
         logger.warning("A callback had ended this run at step %d, so it does not go on.", saved.global_step)
     unfinished = left_to_do(run, saved, rest)
     run.is_over = was_finished(run)
+    if not run.is_over and setup.args.should_log:
+        say_changes(run)
     return dataclasses.replace(unfinished, stop=True) if run.is_over else unfinished
 
 
@@ -145,18 +146,30 @@ def take_up_state(run: TrainingRun) -> None:
 def steps_with_what_is_left(run: TrainingRun, saved: TrainerState, position: dict[str, Any]) -> int:
     """``max_steps``, counted from here where steps or epochs before the resume were of another size."""
     setup, plan = run.setup, run.plan
-    now = run.feed.position()
-    if plan.batches_per_epoch is None or steps_are_alike(position, now):
+    if plan.batches_per_epoch is None:
+        return plan.max_steps
+    alike = steps_are_alike(position, run.feed.position())
+    if alike and (saved.max_steps == plan.max_steps or _was_always_alike(run, saved)):
         return plan.max_steps
     left_in_epoch = run.feed.steps_left_in_epoch()
     if setup.args.max_steps > 0:
         later = math.ceil((plan.max_steps - saved.global_step - left_in_epoch) / plan.steps_per_epoch)
         saved.num_train_epochs = max(plan.epochs, run.feed.epoch + 1 + later)
         return plan.max_steps
+    if alike and (run.config_then or {}).get("num_train_epochs") == setup.args.num_train_epochs:
+        # What was worked out at an earlier resume still holds.
+        reschedule(run, saved.max_steps)
+        return saved.max_steps
     later = max(0.0, setup.args.num_train_epochs - run.feed.epoch - 1)
     plan_here = saved.global_step + left_in_epoch + math.ceil(later * plan.steps_per_epoch)
     reschedule(run, plan_here)
     return plan_here
+
+
+def _was_always_alike(run: TrainingRun, saved: TrainerState) -> bool:
+    """Return True where the run stands at the step at which steps of the present size alone would have brought it."""
+    done = run.plan.steps_per_epoch - run.feed.steps_left_in_epoch()
+    return saved.global_step == run.feed.epoch * run.plan.steps_per_epoch + done
 
 
 def reschedule(run: TrainingRun, total_steps: int) -> None:

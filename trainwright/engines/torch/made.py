@@ -6,17 +6,18 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
-from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, CyclicLR, LambdaLR, OneCycleLR
+from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, CyclicLR, LambdaLR, OneCycleLR, ReduceLROnPlateau
 
 from trainwright.engines.torch.joint import JointSchedule
 from trainwright.engines.torch.schedules import FactorLR, needs_metric
 
 #: Schedules whose rate follows from the step alone, by ``get_lr``.
-_BY_STEP = (FactorLR, LambdaLR, OneCycleLR, CyclicLR, CosineAnnealingWarmRestarts)
+_BY_STEP = (FactorLR, LambdaLR, OneCycleLR, CyclicLR)
 #: Written as they are worked out: a rate is compared by what it starts from.
 _RATES = ("_last_lr", "base_lrs", "_init_lrs")
 
@@ -80,8 +81,13 @@ def gone_on(then: Any, saved: Any, now: Any) -> Any:
     """
     if then is None or plain(then) == plain(now):
         return saved
+    if isinstance(now, Counter):
+        # Milestones: one that is gone is no longer among its keys.
+        return now
     if isinstance(then, dict) and isinstance(saved, dict) and isinstance(now, dict):
-        both = {key: gone_on(_under(then, key), saved[key], now[key]) for key in saved if key in now}
+        # What moved is the checkpoint's; the rate of the last step is worked out when everything is known.
+        known = [key for key in saved if key in now and key != "_last_lr"]
+        both = {key: gone_on(_under(then, key), saved[key], now[key]) for key in known}
         return {**saved, **both}
     lists = [value for value in (then, saved, now) if isinstance(value, (list, tuple))]
     if len(lists) == 3 and len({len(one) for one in lists}) == 1:
@@ -119,28 +125,29 @@ def set_rates(optimizer: Any, scheduler: Any, saved: list[Any], then: Made, now:
     was ``saved`` is scaled as its start was.
     """
     start_of: dict[int, float] = {}
+    rate_of: dict[int, float] = {}
     for group, rate, old, new in zip(optimizer.param_groups, saved, then.rates(), now.rates(), strict=True):
         _write(group, _scaled(rate, old, new))
+        rate_of[id(group)] = float(rate)
         if new is not None:
             start_of[id(group)] = new
         if "initial_lr" in group and new is not None:
             group["initial_lr"] = new
-    several = isinstance(scheduler, JointSchedule)
-    for one in [entry.scheduler for entry in scheduler.entries] if several else [scheduler]:
+    for one in _each(scheduler):
         own = getattr(getattr(one, "optimizer", None), "param_groups", [])
         if own and all(id(group) in start_of for group in own):
-            _move(one, own, [start_of[id(group)] for group in own])
+            _move(one, own, [start_of[id(group)] for group in own], [rate_of[id(group)] for group in own])
 
 
-def _move(scheduler: Any, groups: list[dict[str, Any]], starts: list[float]) -> None:
-    """Let a schedule go on from ``starts``, and its groups from the rates that it then has."""
+def _move(scheduler: Any, groups: list[dict[str, Any]], starts: list[float], saved: list[float]) -> None:
+    """Let a schedule go on from ``starts``, and its groups from the rates that it then has, where they had its own."""
     for name in ("base_lrs", "_init_lrs"):
         if isinstance(getattr(scheduler, name, None), list):
             setattr(scheduler, name, list(starts))
     rates, scheduled = _rates_by_step(scheduler), getattr(scheduler, "_last_lr", None)
-    for group, rate, last in zip(groups, rates or [], scheduled or [None] * len(groups), strict=False):
-        # A rate that a callback set holds until the schedule's own changes.
-        if last is None or float(last) != rate:
+    for group, rate, last, was in zip(groups, rates or [], scheduled or [None] * len(groups), saved, strict=False):
+        # One that a callback had set is only scaled: it holds until the schedule's own changes.
+        if last is None or float(last) == was:
             _write(group, rate)
     if scheduled is not None:
         rates = rates or [group["lr"] for group in groups]
@@ -153,6 +160,20 @@ def place_at(scheduler: Any, step: int) -> None:
         scheduler.load_state_dict({**scheduler.state_dict(), "last_epoch": step, "_step_count": step + 1})
 
 
+def _each(scheduler: Any) -> list[Any]:
+    return [entry.scheduler for entry in scheduler.entries] if isinstance(scheduler, JointSchedule) else [scheduler]
+
+
+def forget_metric(scheduler: Any) -> None:
+    """Let a schedule that follows a metric begin with another one; its rate stays."""
+    for one in _each(scheduler):
+        if needs_metric(one):
+            nothing = one.mode_worse if type(one) is ReduceLROnPlateau else None
+            fresh = {"best": nothing, "num_bad_epochs": 0, "num_good_epochs": 0}
+            state = one.state_dict()
+            one.load_state_dict({**state, **{name: value for name, value in fresh.items() if name in state}})
+
+
 def _scaled(rate: Any, old: float | None, new: float | None) -> float:
     rate = float(rate)
     if old is None or new is None or old == new:
@@ -163,6 +184,10 @@ def _scaled(rate: Any, old: float | None, new: float | None) -> float:
 def _rates_by_step(scheduler: Any) -> list[float] | None:
     if needs_metric(scheduler):
         return None
+    if isinstance(scheduler, CosineAnnealingWarmRestarts):
+        # It counts within its present cycle.
+        scheduler.step(scheduler.last_epoch)
+        return [float(rate) for rate in scheduler.get_last_lr()]
     closed = getattr(scheduler, "_get_closed_form_lr", None)
     ask = scheduler.get_lr if isinstance(scheduler, _BY_STEP) else closed
     if not callable(ask):
