@@ -37,6 +37,9 @@ def check(folder: Path, files: tuple[RunFile, ...], others: set[str]) -> set[str
     met = set()
     for path in folder.iterdir():
         name = path.name + ("/" if path.is_dir() else "")
+        if name.startswith(".") and name.rstrip("/").endswith(".writing"):
+            # A draft that a kill has left.
+            continue
         known = next((file for file in files if fnmatch.fnmatch(name, file.name)), None)
         assert known is not None or name in others, f"{name} is not on the page"
         if known is None:

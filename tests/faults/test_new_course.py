@@ -324,7 +324,8 @@ def test_a_rewind_puts_the_schedule_back_too(tmp_path: Path) -> None:
     trainer = build(Scenario({**SETTINGS, **settings}, model=Breaks, data=Numbered), tmp_path)
     trainer.train()
     assert Breaks.calls > 18
-    assert rates(trainer)[9] == pytest.approx(2e-2 * 1 / 9)
+    # The batches that failed are left out, so it ends before step 9.
+    assert rates(trainer)[6] == pytest.approx(2e-2 * 4 / 9)
 
 
 @pytest.mark.parametrize("was", ["linear", "cosine", "constant_with_warmup"])
