@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from tests.faults import runner
-from trainwright import Trainer, TrainerCallback
+from tests.faults.runner import At
+from trainwright import Trainer
 from trainwright.checkpoint import run_lock
 from trainwright.checkpoint.run_lease import FILE as LEASE
 from trainwright.checkpoint.run_lease import Lease, read_lease, sign_of_life, write_lease
@@ -32,17 +33,6 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(autouse=True)
 def _short_beats(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_lock, "BEAT_SECONDS", 0.25)
-
-
-class At(TrainerCallback):
-    """Does something after step 5."""
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self.work = work
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == 5:
-            self.work()
 
 
 def build(folder: Path, work: Callable[[], Any] | None = None, **extra: Any) -> Trainer:

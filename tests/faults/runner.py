@@ -49,6 +49,17 @@ def rows(count: int = 22) -> list[dict[str, Tensor]]:
     ]
 
 
+class At(TrainerCallback):
+    """Does something after step 5."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.work = work
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 5:
+            self.work()
+
+
 class Slow(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         time.sleep(0.02)

@@ -14,19 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.faults import runner
+from tests.faults.runner import At
 from trainwright import EarlyStoppingCallback, KeepBest, Preempted, Trainer, TrainerCallback, TrainingArguments
 from trainwright.cli.app import app
-
-
-class At(TrainerCallback):
-    """Does something after step 5."""
-
-    def __init__(self, work: Callable[[], Any]) -> None:
-        self.work = work
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == 5:
-            self.work()
 
 
 def marker(folder: Path) -> dict[str, Any] | None:

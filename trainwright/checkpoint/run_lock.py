@@ -148,7 +148,8 @@ class RunLock:
         return (
             f"{self.folder} is in use: {who} trains there, and two trainings would mix their metrics and delete each "
             "other's checkpoints. Wait for it or stop it, choose another output_dir, or take the folder over: --force "
-            "on the command line, take_over=True in Python, which ends the other training without a save."
+            "on the command line, TrainingArguments(take_over=True) in Python, which ends the other training without a "
+            "save."
         )
 
     def _take_by_force(self, there: Lease | None, say: Callable[[str], None], *, has_lock: bool) -> None:

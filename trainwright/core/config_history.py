@@ -29,6 +29,21 @@ class Change(NamedTuple):
     after: Any
     effect: str
 
+    @property
+    def both_values(self) -> str:
+        """For a refusal.
+
+        >>> Change("seed", 1, 2, "another experiment").both_values
+        'seed was 1 and is 2 now'
+        """
+        # Whole: two long paths may differ at their ends.
+        return f"{self.what} was {self.before!r} and is {self.after!r} now"
+
+    @property
+    def words(self) -> str:
+        """For what is applied: the new value, and the old one."""
+        return f"{self.what} {_short(self.after)} (was {_short(self.before)})"
+
     def at(self, step: int, when: float, command: list[str]) -> dict[str, Any]:
         """The entry in the history: made at ``step``."""
         return {
@@ -40,6 +55,11 @@ class Change(NamedTuple):
             "when": when,
             "command": command,
         }
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def read_history(folder: Path) -> list[dict[str, Any]]:
@@ -86,11 +106,8 @@ def history_text(entries: list[dict[str, Any]]) -> str:
 
 def write_history(folder: Path, entries: list[dict[str, Any]]) -> None:
     """Bring the file of a run directory up to date; none where nothing was changed."""
-    if read_history(folder) == entries:
-        return
-    if not entries and not (folder / FILE).is_file():
-        return
-    if not entries:
-        (folder / FILE).unlink()
-        return
-    replace_text(folder / FILE, history_text(entries))
+    path = folder / FILE
+    if entries and read_history(folder) != entries:
+        replace_text(path, history_text(entries))
+    elif not entries and path.is_file():
+        path.unlink()

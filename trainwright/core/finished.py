@@ -36,7 +36,8 @@ class Finished(NamedTuple):
         'finished at step 210 of 300: eval_loss has not improved since step 150'
         """
         early = "" if self.reason is None else f": {self.reason}"
-        return f"finished at step {self.step} of {self.max_steps}{early}"
+        of = f" of {self.max_steps}" if self.step <= self.max_steps else f", and {self.max_steps} were asked for,"
+        return f"finished at step {self.step}{of}{early}"
 
 
 def mark_finished(folder: Path, end: Finished) -> None:

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainwright.checkpoint.directory import list_checkpoints
 from trainwright.config.effects import Effect, effect_of
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import ARGUMENT_SECTIONS, Loaded
@@ -18,7 +17,14 @@ from trainwright.core.config_history import Change
 from trainwright.core.finished import Finished, read_finished
 from trainwright.core.state import ExportableState
 from trainwright.experiment.building import Built, run_folder
-from trainwright.experiment.stored import contents_to_evaluate_on, differences, resolved, store, stored_document
+from trainwright.experiment.stored import (
+    contents_to_evaluate_on,
+    differences,
+    files_of,
+    resolved,
+    store,
+    stored_document,
+)
 from trainwright.training.changes import differing_arguments
 
 #: Arguments, which are compared by value, and a label.
@@ -46,12 +52,11 @@ def settings_of(loaded: Loaded) -> dict[str, Any]:
 
 def refuse_another_experiment(folder: Path, changes: list[Change]) -> None:
     """The steps so far belong to something else."""
-    if found := [change for change in changes if change.effect == Effect.EXPERIMENT]:
-        listed = "; ".join(f"{one.what} was {one.before!r} and is {one.after!r} now" for one in found)
+    if found := [change.both_values for change in changes if change.effect == Effect.EXPERIMENT]:
         raise ConfigError(
-            f"{folder} holds another experiment: {listed}. Set {'it' if len(found) == 1 else 'them'} back, choose "
-            "another name or training.output_dir, or train the experiment's file with --fresh (a new folder; this one "
-            "stays as it is)."
+            f"{folder} holds another experiment: {'; '.join(found)}. Set {'it' if len(found) == 1 else 'them'} back, "
+            "choose another name or training.output_dir, or train the experiment's file with --fresh (a new folder; "
+            "this one stays as it is)."
         )
 
 
@@ -67,7 +72,7 @@ def finished_before(folder: Path, args: Any, changes: list[Change]) -> Finished 
     if course and (end.reason is not None or _is_longer(course, end, args)):
         return None
     if course:
-        listed = ", ".join(f"{one.what} {one.after!r} (was {one.before!r})" for one in course)
+        listed = ", ".join(change.words for change in course)
         raise ConfigError(
             f"{folder} is {end.words}, and there is no step left for {listed} to act on: raise "
             "training.num_train_epochs or training.max_steps too, or start anew with --fresh."
@@ -104,11 +109,6 @@ def in_a_new_folder(loaded: Loaded) -> Loaded:
     return dataclasses.replace(loaded, experiment=changed)
 
 
-def is_begun(folder: Path) -> bool:
-    """Return True where a run in ``folder`` can go on."""
-    return bool(list_checkpoints(folder))
-
-
 class ExperimentRecord(TrainerCallback, ExportableState):
     """Writes ``experiment.yaml`` once it is sure that the training begins: what is refused changes nothing.
 
@@ -120,11 +120,13 @@ class ExperimentRecord(TrainerCallback, ExportableState):
 
     def __init__(self, built: Built, folder: Path) -> None:
         self._built, self._folder = built, folder
-        self._settings = {**settings_of(built.loaded), **contents_to_evaluate_on(built.loaded, folder)}
+        # Read once: the files may be large.
+        self._files = files_of(built.loaded, folder)
+        self._settings = {**settings_of(built.loaded), **contents_to_evaluate_on(built.loaded, self._files)}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if args.should_save and not kwargs.get("is_over"):
-            store(self._built, self._folder)
+            store(self._built, self._folder, self._files)
 
     def state(self) -> dict[str, Any]:
         return {"args": dict(self._settings), "attributes": {}}

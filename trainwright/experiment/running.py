@@ -35,7 +35,6 @@ from trainwright.experiment.rerun import (
     changed_settings,
     finished_before,
     in_a_new_folder,
-    is_begun,
     refuse_another_experiment,
 )
 from trainwright.experiment.sources import columns_of
@@ -125,7 +124,7 @@ def _held(folder: Path, force: bool, say: Say) -> Iterator[None]:
 def _ready(loaded: Loaded, folder: Path, say: Say) -> Built | Trained:
     """What will be trained; or how it ended, where the same run has come to its end before."""
     facts = None
-    if is_begun(folder):
+    if list_checkpoints(folder):
         if stored_document(folder) is None:
             raise ConfigError(
                 f"{folder} holds checkpoints of another run: choose another training.output_dir, or --fresh."
@@ -136,7 +135,7 @@ def _ready(loaded: Loaded, folder: Path, say: Say) -> Built | Trained:
         arguments = arguments_for(loaded, **_defaults(loaded))[1]
         if (end := finished_before(folder, arguments, changes)) is not None:
             say(f"{folder} is {end.words}: there is nothing left to do, and nothing was touched.")
-            return Trained(folder, _stored_evaluation(folder), end.step, end.reason)
+            return Trained(folder, _stored_evaluation(folder), end.step)
         facts = stored_facts(folder)
     built = build(loaded, facts=facts, **_defaults(loaded))
     _refuse_other_samples(built, folder)

@@ -63,13 +63,13 @@ def _said(section: object) -> Any:
     return {name: value for name, value in values.items() if value != defaults[name] and value != {}}
 
 
-def store(built: Built, folder: Path) -> None:
-    """Write both files, each whole or not at all."""
+def store(built: Built, folder: Path, files: dict[str, list[Any]]) -> None:
+    """Write both files, each whole or not at all; ``files`` are those that the data is read from."""
     folder.mkdir(parents=True, exist_ok=True)
     plain = redacted_values(resolved(built.loaded))
     replace_text(folder / EXPERIMENT, _HEADER + write_yaml(plain), forced=True)
     found = {"task": built.task, "facts": built.prepared.facts, "samples": samples_of(built)}
-    found["files"] = files_of(built.loaded, _stored(folder, "files") or {})
+    found["files"] = files
     found["parts"] = {part: [str(path) for path in _files(built.loaded, part)] for part in _PARTS}
     replace_text(folder / PREPROCESSING, json.dumps(found, indent=2, ensure_ascii=False) + "\n", forced=True)
 
@@ -79,8 +79,12 @@ def samples_of(built: Built) -> int | None:
     return len(built.prepared.train) if hasattr(built.prepared.train, "__len__") else None
 
 
-def files_of(loaded: Loaded, known: dict[str, Any]) -> dict[str, list[Any]]:
-    """Size, time of change and contents (SHA-256) of the files that the data is read from; ``known`` from before."""
+def files_of(loaded: Loaded, folder: Path) -> dict[str, list[Any]]:
+    """Size, time of change and contents (SHA-256) of the files that the data is read from.
+
+    Those that the run in ``folder`` has read before, and nobody touched since, are not read again.
+    """
+    known = _stored(folder, "files") or {}
     found: dict[str, list[Any]] = {}
     for path in (path for part in _PARTS for path in _files(loaded, part)):
         facts = [path.stat().st_size, path.stat().st_mtime_ns]
@@ -90,10 +94,9 @@ def files_of(loaded: Loaded, known: dict[str, Any]) -> dict[str, list[Any]]:
     return found
 
 
-def contents_to_evaluate_on(loaded: Loaded, folder: Path) -> dict[str, str]:
+def contents_to_evaluate_on(loaded: Loaded, files: dict[str, list[Any]]) -> dict[str, str]:
     """What tells the files to evaluate on from others, as a setting; nothing where there are none."""
-    known = files_of(loaded, _stored(folder, "files") or {})
-    marks = [known[str(path)][2] for path in _files(loaded, "eval")]
+    marks = [files[str(path)][2] for path in _files(loaded, "eval")]
     return {"data.eval.contents": hashlib.sha256("".join(marks).encode()).hexdigest()[:12]} if marks else {}
 
 

@@ -60,16 +60,11 @@ def refuse_another_experiment(setup: Setup, checkpoint: Path) -> None:
     """Before anything is written: steps so far belong to another experiment."""
     config = arguments_in(checkpoint)
     changes = changed_arguments(config, setup) if config is not None else []
-    refuse([change for change in changes if change.effect == Effect.EXPERIMENT], checkpoint)
-
-
-def refuse(changes: list[Change], where: Path) -> None:
-    """Name what is another experiment, with both values."""
-    if changes:
-        listed = "; ".join(f"{one.what} was {one.before!r} and is {one.after!r} now" for one in changes)
+    found = [change.both_values for change in changes if change.effect == Effect.EXPERIMENT]
+    if found:
         raise ValueError(
-            f"{where} belongs to another experiment: {listed}. Set {'it' if len(changes) == 1 else 'them'} back to go "
-            "on, or start a new run in another output_dir (on the command line: --fresh)."
+            f"{checkpoint} belongs to another experiment: {'; '.join(found)}. Set {'it' if len(found) == 1 else 'them'}"
+            " back to go on, or start a new run in another output_dir."
         )
 
 
@@ -116,28 +111,21 @@ def say_changes(run: TrainingRun) -> None:
 
 
 def _listed(changes: list[Change]) -> str:
-    return ", ".join(f"{one.what} {_short(one.after)} (was {_short(one.before)})" for one in changes)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return ", ".join(change.words for change in changes)
 
 
 def _with_global_batch(changes: list[Change], run: TrainingRun, processes: int) -> list[Change]:
-    """Batch size and accumulation are free where a step has as many samples as before."""
+    """Batch size, accumulation and processes are free where a step has as many samples as before."""
     before = run.config_then or {}
     if not all(isinstance(before.get(name), int) for name in GLOBAL_BATCH):
         return changes
-    together = before.get("tensor_parallel_size") or 1
+    together = before.get("tensor_parallel_size")
+    together = together if isinstance(together, int) and together > 0 else 1
     then = before[GLOBAL_BATCH[0]] * before[GLOBAL_BATCH[1]] * max(processes // together, 1)
-    if then != total_train_batch_size(run.setup.args):
-        if processes != run.setup.backend.world_size:
-            changes = [*changes, Change("processes", processes, run.setup.backend.world_size, Effect.COURSE.value)]
-        return changes
-    if processes != run.setup.backend.world_size:
-        changes = [*changes, Change("processes", processes, run.setup.backend.world_size, Effect.FREE.value)]
-    return [one._replace(effect=Effect.FREE.value) if one.what in GLOBAL_BATCH else one for one in changes]
+    effect = Effect.FREE if then == total_train_batch_size(run.setup.args) else Effect.COURSE
+    now = run.setup.backend.world_size
+    found = [one._replace(effect=effect.value) if one.what in GLOBAL_BATCH else one for one in changes]
+    return found if processes == now else [*found, Change("processes", processes, now, effect.value)]
 
 
 def _of_callbacks(setup: Setup) -> list[Change]:
@@ -145,8 +133,10 @@ def _of_callbacks(setup: Setup) -> list[Change]:
     if setup.args.restore_callback_states_from_checkpoint:
         return []
     found: list[Change] = []
+    # An experiment's file says what its callbacks are made with.
+    records = [one for one in setup.callbacks.callbacks if getattr(one, "holds_settings_of_the_run", False)]
     states = {name: list(s) if isinstance(s, list) else [s] for name, s in setup.state.stateful_callbacks.items()}
-    for callback in setup.callbacks.callbacks:
+    for callback in records or setup.callbacks.callbacks:
         name = type(callback).__name__
         if not states.get(name) or not callable(getattr(callback, "state", None)):
             continue
@@ -155,7 +145,7 @@ def _of_callbacks(setup: Setup) -> list[Change]:
         if not isinstance(before, dict) or not isinstance(now, dict):
             continue
         old, new = before.get("args") or {}, now.get("args") or {}
-        if getattr(callback, "holds_settings_of_the_run", False):
+        if records:
             found += _settings_that_differ(old, new)
         else:
             differing = differing_arguments(old, new)

@@ -54,7 +54,10 @@ def agreed_checkpoint(run: TrainingRun, wanted: str | Path | bool | None) -> Pat
     run.resumes_by_itself = wanted is None or wanted == "auto"
     if setup.checkpointer is not None:
         # What a checkpointer fetched is in a place of each process's own.
-        return resolve_checkpoint(setup, wanted)
+        fetched = resolve_checkpoint(setup, wanted)
+        if fetched is not None:
+            refuse_another_experiment(setup, fetched)
+        return fetched
     own = resolve_checkpoint(setup, wanted) if setup.backend.rank == 0 else None
     owner = run.owner if own is None else owner_after_resume(own)
     checkpoint, run.owner = setup.backend.gather((own, owner))[0]

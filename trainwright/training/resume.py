@@ -79,7 +79,9 @@ def continue_from(run: TrainingRun, checkpoint: Path) -> Unfinished:
 def was_finished(run: TrainingRun) -> bool:
     """Return True where the run came to its end at this very step, and nothing was changed that would lead it on."""
     setup = run.setup
-    end = read_finished(run_folder(setup))
+    # By one: others may see another folder, or come too late to see the file.
+    own = read_finished(run_folder(setup)) if setup.backend.rank == 0 else None
+    end = setup.backend.gather(own)[0]
     if end is None or end.step != setup.state.global_step:
         return False
     has_steps_left = setup.state.global_step < setup.state.max_steps

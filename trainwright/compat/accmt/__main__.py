@@ -30,6 +30,7 @@ _NOT_THE_MODEL = (
     "log.json",
     "manifest",
     "config.yaml",
+    "config.history",
 )
 EXAMPLE = """\
 hps:

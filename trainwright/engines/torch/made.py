@@ -144,11 +144,12 @@ def _move(scheduler: Any, groups: list[dict[str, Any]], starts: list[float], sav
     for name in ("base_lrs", "_init_lrs"):
         if isinstance(getattr(scheduler, name, None), list):
             setattr(scheduler, name, list(starts))
-    rates, scheduled = _rates_by_step(scheduler), getattr(scheduler, "_last_lr", None)
-    for group, rate, last, was in zip(groups, rates or [], scheduled or [None] * len(groups), saved, strict=False):
+    scheduled, scaled = getattr(scheduler, "_last_lr", None), [float(group["lr"]) for group in groups]
+    rates = _rates_by_step(scheduler)
+    last = scheduled or saved
+    for group, rate, kept, own, was in zip(groups, rates or scaled, scaled, last, saved, strict=True):
         # One that a callback had set is only scaled: it holds until the schedule's own changes.
-        if last is None or float(last) == was:
-            _write(group, rate)
+        _write(group, rate if float(own) == was else kept)
     if scheduled is not None:
         rates = rates or [group["lr"] for group in groups]
         scheduler.load_state_dict({**scheduler.state_dict(), "_last_lr": rates})
