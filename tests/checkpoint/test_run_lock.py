@@ -127,7 +127,7 @@ def test_a_lock_that_a_copy_of_the_folder_has_dropped_is_taken_again(tmp_path: P
     said = []
 
     def copy_and_try() -> None:
-        shutil.copytree(tmp_path / "run", tmp_path / "copy")
+        shutil.copytree(tmp_path / "run", tmp_path / "copy", ignore=shutil.ignore_patterns(".*"))
         said.append(lock_in_another_process(tmp_path / "run"))
         os.unlink(tmp_path / "run" / LOCK)
         said.append(lock_in_another_process(tmp_path / "run"))

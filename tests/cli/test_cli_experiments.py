@@ -139,6 +139,25 @@ def test_a_finished_run_is_not_touched_by_running_it_again(place: Path) -> None:
     assert contents(place / "runs/e") == before
 
 
+def test_data_that_was_only_moved_goes_on(place: Path) -> None:
+    assert call("train", "e.yaml", "training.max_steps=2").exit_code == 0
+    (place / "elsewhere").mkdir()
+    (place / "t.csv").rename(place / "elsewhere/table.csv")
+    done = call("resume", "runs/e", "training.max_steps=3", "data.train=elsewhere/table.csv")
+    assert done.exit_code == 0, done.output
+    shown = json.loads(call("show", "runs/e", "--json").output)
+    moved = [one for one in shown["history"] if one["what"] == "data.train"]
+    assert [(Path(one["to"]).name, one["effect"]) for one in moved] == [("table.csv", "free")]
+    # The model is for whoever may read the rest.
+    modes = {path.name: path.stat().st_mode for path in (place / "runs/e").iterdir() if path.is_file()}
+    assert modes["model.safetensors"] == modes["config.yaml"]
+    (place / "elsewhere/table.csv").write_text(TABLE.replace("0,0,x", "9,9,x"))
+    (place / "elsewhere/table.csv").rename(place / "t.csv")
+    other = call("resume", "runs/e", "training.max_steps=4", "data.train=t.csv")
+    assert other.exit_code == 2
+    assert "holds another experiment: data.train was" in other.output
+
+
 def test_a_changed_rate_acts_when_a_run_goes_on(place: Path) -> None:
     assert call("train", "e.yaml", "training.max_steps=3").exit_code == 0
     changes = ("training.max_steps=6", "training.learning_rate=1e-7", "training.logging_steps=1")

@@ -73,6 +73,7 @@ def test_a_second_training_is_refused_before_it_has_written_anything(
     done = call("train", "e.yaml")
     assert done.exit_code == 2
     assert f"process {holder.pid} on" in done.output
+    assert "waiting up to 0.2 seconds" in done.output
     assert "--force" in done.output
     assert {path.name for path in (place / "runs").iterdir()} == {"e"}
     # A new folder is nobody's yet.

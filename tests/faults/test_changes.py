@@ -182,10 +182,11 @@ def test_another_way_of_sampling(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("epochs", "steps"), [(5, 15), (3.5, 11), (2, 6), (1, 4)])
-def test_more_and_fewer_epochs(tmp_path: Path, epochs: float, steps: int) -> None:
+def test_more_and_fewer_epochs(tmp_path: Path, epochs: float, steps: int, said: Callable[[], str]) -> None:
     cut(tmp_path, 4)
     trainer = resumed(tmp_path, num_train_epochs=epochs)
     assert trainer.state.global_step == steps
+    assert ("The run is at step 4, and 3 are asked for now" in said()) == (epochs == 1)
     # What was done already stays done.
     assert trainer.state.epoch == pytest.approx(max(epochs, 4 / 3), abs=0.2)
 

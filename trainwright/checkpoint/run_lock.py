@@ -83,8 +83,8 @@ class RunLock:
             self._file.open()
         except OSError as error:
             refused = error
-        has_lock = self._file.take() if force else self._wait_for_lock()
-        there = self._live_lease() if has_lock else read_lease(self.folder)
+        has_lock = self._file.take() if force else self._wait_for_lock(say)
+        there = self._live_lease(say) if has_lock else read_lease(self.folder)
         if not has_lock or there is not None:
             if not force:
                 raise ValueError(self._refusal(there))
@@ -108,16 +108,20 @@ class RunLock:
                 # The system may give no more threads; then the lock has to do.
                 self._thread.start()
 
-    def _wait_for_lock(self) -> bool:
+    def _wait_for_lock(self, say: Callable[[str], None]) -> bool:
         """Return True once the lock is ours; whoever has it may be about to end."""
-        end = time.monotonic() + _patience(read_lease(self.folder))
+        if self._file.take():
+            return True
+        there = read_lease(self.folder)
+        end = time.monotonic() + _patience(there)
+        say(f"{_name(there)} trains in {self.folder}: waiting up to {_patience(there):g} seconds for it to end.")
         while not self._file.take():
             if time.monotonic() >= end:
                 return False
             time.sleep(BEAT_SECONDS / _LOOKS_IN_A_BEAT)
         return True
 
-    def _live_lease(self) -> Lease | None:
+    def _live_lease(self, say: Callable[[str], None]) -> Lease | None:
         """The lease of somebody who trains here although we have the lock; None where nobody does."""
         there = read_lease(self.folder)
         if there is None or there.is_of_this_process():
@@ -129,7 +133,7 @@ class RunLock:
             self._note("lock_recovered", f"This folder is a copy of one in which {there} trained.")
             return None
         # It may be on another machine: nothing but its beats tells.
-        logger.info("%s may still train in %s: waiting for a sign of life.", there, self.folder)
+        say(f"{there} may still train in {self.folder}: waiting up to {there.patience:g} seconds for a sign of life.")
         first, end = sign_of_life(self.folder), time.monotonic() + there.patience
         while time.monotonic() < end:
             time.sleep(there.patience / 2 / _LOOKS_IN_A_BEAT)
@@ -144,18 +148,17 @@ class RunLock:
         return None
 
     def _refusal(self, there: Lease | None) -> str:
-        who = "another process, which does not give its name," if there is None else str(there)
         return (
-            f"{self.folder} is in use: {who} trains there, and two trainings would mix their metrics and delete each "
-            "other's checkpoints. Wait for it or stop it, choose another output_dir, or take the folder over: --force "
-            "on the command line, TrainingArguments(take_over=True) in Python, which ends the other training without a "
-            "save."
+            f"{self.folder} is in use: {_name(there)} trains there, and two trainings would mix their metrics and "
+            "delete each other's checkpoints. Wait for it or stop it; train in another folder (output_dir; on the "
+            "command line also name=... or --fresh); or take the folder over (--force on the command line, "
+            "TrainingArguments(take_over=True) in Python), which ends the other training without a save."
         )
 
     def _take_by_force(self, there: Lease | None, say: Callable[[str], None], *, has_lock: bool) -> None:
         """Say what will happen, put our lease in the place of the other, and wait until the other has noticed."""
         assert self._lease is not None
-        who = "another process" if there is None else str(there)
+        who = _name(there)
         say(
             f"Taking {self.folder} over from {who}: that training will stop within seconds and save nothing more; its "
             "steps since its last checkpoint are lost."
@@ -310,8 +313,15 @@ def holding(folder: Path, *, force: bool = False, say: Callable[[str], None] = l
 
 def is_anothers(folder: Path) -> bool:
     """Return True when another process seems to train in ``folder``; without waiting to be certain."""
+    there = writer_in(folder)
+    return there is not None and not there.is_of_this_process()
+
+
+def writer_in(folder: Path) -> Lease | None:
+    """Whoever seems to train in ``folder``, by what is written there."""
     there = read_lease(folder)
-    return there is not None and not there.is_of_this_process() and not there.is_of_a_gone_process()
+    is_over = there is None or there.is_of_a_gone_process() or there.is_of_another_folder(os.stat(folder).st_ino)
+    return None if is_over else there
 
 
 def _lent(held: RunLock) -> RunLock:
@@ -323,6 +333,10 @@ def _lent(held: RunLock) -> RunLock:
         )
     held.is_lent = True
     return held
+
+
+def _name(there: Lease | None) -> str:
+    return "another process" if there is None else str(there)
 
 
 def _patience(there: Lease | None) -> float:

@@ -37,7 +37,7 @@ class Change(NamedTuple):
         'seed was 1 and is 2 now'
         """
         # Whole: two long paths may differ at their ends.
-        return f"{self.what} was {self.before!r} and is {self.after!r} now"
+        return f"{self.what} was {_whole(self.before)} and is {_whole(self.after)} now"
 
     @property
     def words(self) -> str:
@@ -57,8 +57,12 @@ class Change(NamedTuple):
         }
 
 
+def _whole(value: object) -> str:
+    return "not set" if value is None else repr(value)
+
+
 def _short(value: object) -> str:
-    text = repr(value)
+    text = _whole(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

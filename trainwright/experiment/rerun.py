@@ -21,6 +21,7 @@ from trainwright.experiment.stored import (
     contents_to_evaluate_on,
     differences,
     files_of,
+    has_same_contents,
     resolved,
     store,
     stored_document,
@@ -29,6 +30,11 @@ from trainwright.training.changes import differing_arguments
 
 #: Arguments, which are compared by value, and a label.
 _NO_SETTINGS = (*ARGUMENT_SECTIONS, "name")
+#: How to train something else; ``resume`` has no --fresh.
+ANEW = (
+    "choose another name or training.output_dir, or train the experiment's file with --fresh (a new folder; this one "
+    "stays as it is)"
+)
 
 
 def changed_settings(loaded: Loaded, folder: Path) -> list[Change]:
@@ -36,11 +42,15 @@ def changed_settings(loaded: Loaded, folder: Path) -> list[Change]:
     document = stored_document(folder)
     before = {} if document is None else document.data
     found = differences(before, redacted_values(resolved(loaded)))
-    return [
+    changes = [
         Change(name, old, new, effect_of(name).value)
         for name, old, new in found
         if name.split(".")[0] not in _NO_SETTINGS
     ]
+    if any(one.what == "data.train" for one in changes) and has_same_contents(loaded, folder, "train"):
+        # The same data, which was moved.
+        changes = [one._replace(effect=Effect.FREE.value) if one.what == "data.train" else one for one in changes]
+    return changes
 
 
 def settings_of(loaded: Loaded) -> dict[str, Any]:
@@ -55,8 +65,7 @@ def refuse_another_experiment(folder: Path, changes: list[Change]) -> None:
     if found := [change.both_values for change in changes if change.effect == Effect.EXPERIMENT]:
         raise ConfigError(
             f"{folder} holds another experiment: {'; '.join(found)}. Set {'it' if len(found) == 1 else 'them'} back, "
-            "choose another name or training.output_dir, or train the experiment's file with --fresh (a new folder; "
-            "this one stays as it is)."
+            f"{ANEW}."
         )
 
 
@@ -75,7 +84,7 @@ def finished_before(folder: Path, args: Any, changes: list[Change]) -> Finished 
         listed = ", ".join(change.words for change in course)
         raise ConfigError(
             f"{folder} is {end.words}, and there is no step left for {listed} to act on: raise "
-            "training.num_train_epochs or training.max_steps too, or start anew with --fresh."
+            f"training.num_train_epochs or training.max_steps too, {ANEW}."
         )
     return end
 

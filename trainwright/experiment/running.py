@@ -31,6 +31,7 @@ from trainwright.experiment.building import (
     training_rows,
 )
 from trainwright.experiment.rerun import (
+    ANEW,
     ExperimentRecord,
     changed_settings,
     finished_before,
@@ -126,9 +127,7 @@ def _ready(loaded: Loaded, folder: Path, say: Say) -> Built | Trained:
     facts = None
     if list_checkpoints(folder):
         if stored_document(folder) is None:
-            raise ConfigError(
-                f"{folder} holds checkpoints of another run: choose another training.output_dir, or --fresh."
-            )
+            raise ConfigError(f"{folder} holds checkpoints of another run, and no {EXPERIMENT}: {ANEW}.")
         changes = changed_settings(loaded, folder)
         refuse_another_experiment(folder, changes)
         _note_changed_files(loaded, folder, say)
@@ -191,7 +190,7 @@ def _refuse_other_samples(built: Built, folder: Path) -> None:
         raise built.loaded.error(
             ("data", "train"),
             f"it gives {now} samples, and gave {before} when the run in {folder} began: go on with the same data, "
-            "choose another name, or add --fresh (a new folder; this one stays as it is).",
+            f"{ANEW}.",
         )
 
 
@@ -207,8 +206,7 @@ def _note_changed_files(loaded: Loaded, folder: Path, say: Say) -> None:
         if change.part == "train":
             raise ConfigError(
                 f"{change.name} is not what it was when the run in {folder} began ({change.before} then, {change.now} "
-                "now): go on with the same data, choose another name, or add --fresh (a new folder; this one stays as "
-                "it is)."
+                f"now): go on with the same data, {ANEW}."
             )
         say(f"{change.name} was changed since the run began: it is judged by what is there now.")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from trainwright.checkpoint.directory import list_checkpoints, step_of
 from trainwright.checkpoint.identity import read_owner
+from trainwright.checkpoint.run_lock import writer_in
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.errors import ConfigError
 from trainwright.config.stored_arguments import stored_arguments
@@ -41,6 +42,9 @@ def _state(folder: Path, steps: list[int]) -> str:
     if end is not None:
         return end.words
     last = f"; its last checkpoint is of step {max(steps)}" if steps else ""
+    if (writer := writer_in(folder)) is not None:
+        # Of another machine nobody here can say more than when it was last heard of.
+        return f"in training, by {writer}{last}"
     try:
         stopped = read_json(folder / PREEMPTED, 2**20)
         return f"stopped by {stopped['reason']} at step {stopped['step']}{last}"

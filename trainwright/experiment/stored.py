@@ -116,6 +116,8 @@ def changed_files(loaded: Loaded, folder: Path) -> list[ChangedFile]:
     found = []
     for part in _PARTS:
         present = {str(path): path for path in _files(loaded, part)}
+        if set(present) != set(parts.get(part, ())) and has_same_contents(loaded, folder, part):
+            continue
         for name, path in present.items():
             before, now = known.get(name), path.stat()
             if isinstance(before, list) and before[:2] == [now.st_size, now.st_mtime_ns]:
@@ -126,6 +128,17 @@ def changed_files(loaded: Loaded, folder: Path) -> list[ChangedFile]:
         gone = [name for name in parts.get(part, ()) if name not in present]
         found += [ChangedFile(name, part, "there", "gone") for name in gone]
     return found
+
+
+def has_same_contents(loaded: Loaded, folder: Path, part: str) -> bool:
+    """Return True where the files of a part of the data are those that the run began with, under whatever names."""
+    known = _stored(folder, "files") or {}
+    before = [known.get(name) for name in (_stored(folder, "parts") or {}).get(part, ())]
+    facts = [(one[0], one[2]) for one in before if isinstance(one, list) and len(one) == 3]
+    now = _files(loaded, part)
+    if not facts or len(facts) != len(before) or [size for size, _ in facts] != [path.stat().st_size for path in now]:
+        return False
+    return [contents for _, contents in facts] == [_contents(path) for path in now]
 
 
 def _differing(before: object, path: Path, *, is_known: bool) -> tuple[str, str] | None:

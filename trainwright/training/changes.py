@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -71,7 +73,9 @@ def refuse_another_experiment(setup: Setup, checkpoint: Path) -> None:
 def _settings_that_differ(before: dict[str, Any], now: dict[str, Any]) -> list[Change]:
     """Of an experiment's file, where what is left out counts too."""
     both = ((name, before.get(name), now.get(name)) for name in {**before, **now})
-    return [Change(name, old, new, effect_of(name).value) for name, old, new in both if old != new]
+    changes = [Change(name, old, new, effect_of(name).value) for name, old, new in both if old != new]
+    # Another experiment was refused before: what is left of that is the same data under another name.
+    return [one._replace(effect=Effect.FREE.value) if one.effect == Effect.EXPERIMENT else one for one in changes]
 
 
 def note_changes(run: TrainingRun, checkpoint: Path, rest: dict[str, Any]) -> None:
@@ -84,11 +88,17 @@ def note_changes(run: TrainingRun, checkpoint: Path, rest: dict[str, Any]) -> No
     run.changes = changes
     step = setup.state.global_step
     by, when = run.owner.run.id, round(time.time(), 3)
-    new = [{**change.at(step, when, masked_command(sys.argv)), "run": by} for change in changes]
+    new = [{**change.at(step, when, _command()), "run": by} for change in changes]
     written = read_history(run_folder(setup)) if setup.args.should_save else []
     before = read_history(checkpoint) if holds(checkpoint, HISTORY) else []
     run.history = with_changes(before, written, new)
     _forget_another_metric(setup, changes)
+
+
+def _command() -> list[str]:
+    """The command that somebody typed: this process's, or that of the launcher which has started it."""
+    launched = os.environ.get("TRAINWRIGHT_LAUNCHED_BY")
+    return shlex.split(launched) if launched else masked_command(sys.argv)
 
 
 def say_changes(run: TrainingRun) -> None:

@@ -110,4 +110,5 @@ def _say_what_is_missing(run: TrainingRun, checkpoint: Path, stored: StoredLog, 
             saved.global_step,
         )
     else:
-        logger.warning("metrics.jsonl is not there: it begins with what %s holds of the log.", name)
+        # As when a checkpoint was copied alone, or fetched from elsewhere: nothing is lost.
+        logger.info("metrics.jsonl is not there: it begins with what %s holds of the log.", name)

@@ -73,6 +73,12 @@ def continue_from(run: TrainingRun, checkpoint: Path) -> Unfinished:
     run.is_over = was_finished(run)
     if not run.is_over and setup.args.should_log:
         say_changes(run)
+        if saved.global_step > saved.max_steps:
+            logger.warning(
+                "The run is at step %d, and %d are asked for now: no step is left to take.",
+                saved.global_step,
+                saved.max_steps,
+            )
     return dataclasses.replace(unfinished, stop=True) if run.is_over else unfinished
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from trainwright.checkpoint.shared_files import SharedFiles, gathered, saved_by_
 from trainwright.checkpoint.weights import WEIGHTS, copied_apart, save_config, save_weights
 from trainwright.checkpoint.writer_group import WriterGroup
 from trainwright.config.run_directory import run_directory
+from trainwright.config.stored_arguments import FILE as CONFIG
 from trainwright.core.dtensors import is_dtensor
 from trainwright.engines.torch.targets import unwrap
 from trainwright.recipes.pruning.layers import PassThrough
@@ -50,6 +52,7 @@ def write_model(
     model = unwrap(setup.model)
     save_weights(model, folder, state_dict)
     save_beside(setup, folder)
+    _let_the_same_people_read(folder)
     if hasattr(model, "config") and any(isinstance(layer, PassThrough) for layer in model.modules()):
         logger.warning(
             "The recipe dropped layers that the configuration still counts: from_pretrained would give them random "
@@ -60,8 +63,16 @@ def write_model(
 def save_beside(setup: Setup, folder: Path) -> None:
     """What a saved model has besides weights and configuration."""
     setup.hooks().save_processor(folder)
-    (folder / "config.yaml").write_text(arguments_text(setup.given_args)(), encoding="utf-8")
+    (folder / CONFIG).write_text(arguments_text(setup.given_args)(), encoding="utf-8")
     write_recipe_files(folder, setup.hooks().recipe_text(), setup.gathered_recipe_state or state_file(setup.modifiers))
+
+
+def _let_the_same_people_read(folder: Path) -> None:
+    """The weights as well as the configuration: safetensors 0.8 writes them for their owner alone."""
+    readers = (folder / CONFIG).stat().st_mode & 0o044
+    for path in (path for path in folder.glob("*.safetensors") if not path.is_symlink()):
+        with contextlib.suppress(OSError):
+            path.chmod(path.stat().st_mode | readers)
 
 
 def takes_all_to_save(setup: Setup) -> bool:
