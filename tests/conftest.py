@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -51,6 +52,12 @@ def _one_thread_and_default_dtype() -> Iterator[None]:
     logger.setLevel(logging.NOTSET)
     torch.set_default_dtype(torch.float32)
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _what_is_imported_stays() -> None:
+    # Hundreds of modules are: searching them for garbage again and again takes a second each time.
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

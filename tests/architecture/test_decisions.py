@@ -73,6 +73,7 @@ ALLOWED = {
 }
 
 
+@pytest.mark.slow
 def test_nothing_is_decided_by_the_name_of_a_class_or_module() -> None:
     """Compare objects instead (``is``, ``isinstance``), or let the class declare what matters about it."""
     found = list(decisions())

@@ -29,6 +29,7 @@ PAGES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_named_tests_exist(page: Path) -> None:
     # A block that begins with a path is a file that the reader writes.

@@ -41,6 +41,7 @@ def test_the_trainer_is_three_classes_deep() -> None:
     assert len([kind for kind in Trainer.__mro__ if kind is not object]) <= 3
 
 
+@pytest.mark.slow
 def test_nothing_below_the_face_takes_a_trainer() -> None:
     found = [
         f"{path}:{node.lineno}"
@@ -51,6 +52,7 @@ def test_nothing_below_the_face_takes_a_trainer() -> None:
     assert found == []
 
 
+@pytest.mark.slow
 def test_nobody_but_the_face_reaches_its_records() -> None:
     others = [path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name not in ("trainer", "__pycache__")]
     found = [
@@ -75,6 +77,7 @@ def test_a_door_overrides_and_reads_nothing_private(path: str, name: str) -> Non
     assert private & used == set()
 
 
+@pytest.mark.slow
 def test_only_engines_know_a_strategy_by_its_flags() -> None:
     """Whoever loads, saves or stops asks for the layout: who holds which weights, and who writes them."""
     flags = {"is_sharded", "gathers_to_save", "updates_by_itself", "casts_by_itself", "empties_parameters"}
@@ -88,6 +91,7 @@ def test_only_engines_know_a_strategy_by_its_flags() -> None:
     assert found == []
 
 
+@pytest.mark.slow
 def test_nobody_outside_the_engines_sets_what_is_an_engines() -> None:
     """What an engine is to know it is told by its methods; ``core/engine.py`` names them all, and types check that."""
     others = [path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name not in ("engines", "__pycache__")]
@@ -103,6 +107,7 @@ def test_nobody_outside_the_engines_sets_what_is_an_engines() -> None:
     assert found == []
 
 
+@pytest.mark.slow
 def test_arguments_have_a_type() -> None:
     """Wherever a parameter is called ``args`` and means the arguments of a training."""
     found = [
@@ -141,6 +146,7 @@ def private_names(tree: ast.Module) -> set[str]:
     return {name for name in found if name.startswith("_") and not name.startswith("__")}
 
 
+@pytest.mark.slow
 def test_no_private_attribute_of_another_modules_object_is_read() -> None:
     """Those that subclasses of a Trainer override begin with an underscore too; they are hooks, and listed."""
     everything = [path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"]
@@ -159,6 +165,7 @@ def test_no_private_attribute_of_another_modules_object_is_read() -> None:
     assert found == []
 
 
+@pytest.mark.slow
 def test_every_event_that_anybody_listens_to_is_an_event() -> None:
     heard = {
         f"{node.name}"

@@ -35,6 +35,7 @@ def functions(path: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
     return [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
 
 
+@pytest.mark.slow
 def test_files_and_functions_stay_small() -> None:
     long_files = {str(p.relative_to(ROOT)): n for p in SOURCES if (n := len(p.read_text().splitlines())) > 400}
     assert long_files == {}
@@ -73,6 +74,7 @@ def test_torch_is_left_out(code: str) -> None:
     assert result.stdout.strip().splitlines()[-1] == "[]"
 
 
+@pytest.mark.slow
 def test_using_the_trainer_does_not_import_transformers() -> None:
     script = (
         "import trainwright, sys; trainwright.Trainer; print('transformers' in sys.modules, 'torch' in sys.modules)"
@@ -85,6 +87,7 @@ def _loads_weights_only(call: ast.Call) -> bool:
     return any(word.arg == "weights_only" and ast.unparse(word.value) == "True" for word in call.keywords)
 
 
+@pytest.mark.slow
 def test_nothing_is_unpickled_or_evaluated() -> None:
     """No load path runs code: no pickle, no eval, and torch.load only for `trainwright import`, weights only."""
     found = []
@@ -129,6 +132,7 @@ for module in pkgutil.walk_packages(trainwright.__path__, "trainwright."):
 """
 
 
+@pytest.mark.slow
 def test_every_module_but_two_can_be_imported_without_optional_packages() -> None:
     """Somebody who uses one door does not need what another one needs."""
     extras = {"compressed_tensors", "torchao", "onnx", "onnxruntime", "onnxscript", "datasets", "transformers", "peft"}

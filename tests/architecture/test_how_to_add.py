@@ -85,6 +85,7 @@ def outcome(folder: Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("how_to_add")
 @pytest.mark.parametrize("heading", SECTIONS)
 def test_following_it_works(heading: str, outcome: str) -> None:
@@ -92,12 +93,14 @@ def test_following_it_works(heading: str, outcome: str) -> None:
     assert f"PASSED {test}::" in outcome, outcome[-6000:]
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("how_to_add")
 def test_nothing_that_was_there_fails(outcome: str) -> None:
     assert "FAILED" not in outcome
     assert f"PASSED {ORDER}" in outcome, outcome[-3000:]
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("how_to_add")
 def test_what_it_shows_is_formatted_and_typed(folder: Path) -> None:
     """As ``make check`` will ask."""

@@ -7,12 +7,14 @@ import pytest
 from tests.architecture.pictures import PAGE, PICTURES, batch_way, imports, in_page, layers, without_detours
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_is_current(name: str) -> None:
     drawn = in_page(name, PAGE.read_text(encoding="utf-8")).group()
     assert drawn == PICTURES[name](), "run: python -m tests.architecture.pictures"
 
 
+@pytest.mark.slow
 def test_every_import_leads_down() -> None:
     level = {part: number for number, layer in enumerate(layers()) for part in layer}
     assert {(start, end) for start, end in imports() if level[start] >= level[end]} == set()

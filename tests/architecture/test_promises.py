@@ -7,6 +7,7 @@ import pytest
 from tests.architecture.promises import HOME, PROMISES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PROMISES)
 def test_what_was_promised_is_there_and_what_is_new_was_written_down(kind: str) -> None:
     promised = (HOME / f"{kind}.txt").read_text(encoding="utf-8").splitlines()

@@ -99,6 +99,7 @@ def test_what_is_on_is_seen_in_training_logs_only(make_args: MakeArgs) -> None:
     assert values[-1]["train/checkpoints"] == 4
 
 
+@pytest.mark.slow
 def test_waiting_for_data_is_measured(make_args: MakeArgs) -> None:
     class Slow(torch.utils.data.Dataset[Any]):
         rows = classification_rows(16)

@@ -116,6 +116,7 @@ def test_an_early_stop_is_named(make_args: MakeArgs, capsys: pytest.CaptureFixtu
 # ---- on a terminal
 
 
+@pytest.mark.slow
 def test_bars_show_step_loss_metric_pace_and_time(make_args: MakeArgs) -> None:
     console = terminal()
     trainer_with(make_args, ProgressCallback(console=console), Slow(0.1), max_steps=12).train()
@@ -132,6 +133,7 @@ def test_bars_show_step_loss_metric_pace_and_time(make_args: MakeArgs) -> None:
     assert screen.count("\x1b[?25l") <= screen.count("\x1b[?25h"), "the cursor must not stay hidden"
 
 
+@pytest.mark.slow
 def test_evaluation_has_a_bar_of_its_own_in_and_out_of_training(make_args: MakeArgs) -> None:
     console = terminal()
     trainer = trainer_with(make_args, ProgressCallback(console=console), per_device_eval_batch_size=1)

@@ -234,6 +234,7 @@ def test_a_run_out_of_time_is_stopped(make_args: MakeArgs) -> None:
     assert tracker.calls[-1] == "finish stopped"
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_brings_its_ids(make_args: MakeArgs, tmp_path: Path) -> None:
     args = {"save_strategy": "steps", "save_steps": 2}
     first, twin = Recorder(), Recorder()

@@ -74,6 +74,7 @@ def watching() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "trainwright-watchdog"]
 
 
+@pytest.mark.slow
 def test_a_blocking_dataset_is_named_once_for_each_silence(make_args: MakeArgs) -> None:
     events = RunEvents()
     # Rows 3 and 20 are in the first and the third batch.
@@ -89,6 +90,7 @@ def test_a_blocking_dataset_is_named_once_for_each_silence(make_args: MakeArgs) 
     assert watching() == []
 
 
+@pytest.mark.slow
 def test_a_blocking_forward_is_named(make_args: MakeArgs) -> None:
     events, model = RunEvents(), SlowForward()
     model.events = events
@@ -98,6 +100,7 @@ def test_a_blocking_forward_is_named(make_args: MakeArgs) -> None:
     assert "block_in_forward" in (folder / "stacks-1.txt").read_text()
 
 
+@pytest.mark.slow
 def test_a_blocking_evaluation_is_named(make_args: MakeArgs) -> None:
     events = RunEvents()
     args = make_args(max_steps=2, eval_strategy="steps", eval_steps=2)
@@ -132,6 +135,7 @@ def test_it_stops_when_training_fails(make_args: MakeArgs) -> None:
     assert watching() == []
 
 
+@pytest.mark.slow
 def test_long_steps_get_more_time(make_args: MakeArgs) -> None:
     """Steps of 0.1 s, watched with a limit of 0.2 s: ten of them are the limit as soon as a few were seen."""
     dog = WatchdogCallback(RunEvents(), seconds=0.2)
@@ -147,6 +151,7 @@ def test_long_steps_get_more_time(make_args: MakeArgs) -> None:
     assert dog.limit() > 0.9
 
 
+@pytest.mark.slow
 def test_files_of_earlier_runs_are_kept(make_args: MakeArgs, tmp_path: Path) -> None:
     events = RunEvents()
     (tmp_path / "run").mkdir()
@@ -180,6 +185,7 @@ hang_forever()
 """
 
 
+@pytest.mark.slow
 def test_it_ends_the_process_if_asked_to(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path)], timeout=50, check=False, capture_output=True)
     assert done.returncode == EXIT_CODE == 70

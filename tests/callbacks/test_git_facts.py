@@ -170,6 +170,7 @@ def test_a_submodules_configuration_runs_nothing(repository: Path, tmp_path: Pat
     assert facts["dirty"] is False
 
 
+@pytest.mark.slow
 def test_a_run_starts_no_program_but_git(repository: Path, tmp_path: Path) -> None:
     """Nor does it look for one in the folder it runs in: every program has an absolute path."""
     code = (
@@ -323,6 +324,7 @@ def test_a_repository_with_sha256(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     expect("trunk", True, folder)
 
 
+@pytest.mark.slow
 def test_submodules_count_by_commit_and_by_files(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -391,6 +393,7 @@ def _damaged_index(folder: Path) -> None:
     (folder / ".git" / "index").write_bytes(b"DIRC" + b"\xff" * 200)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "harm",

@@ -56,6 +56,7 @@ def saved(folder: Path, step: int) -> dict[str, Tensor]:
     return load_file(folder / f"checkpoint-{step}" / "model.safetensors")
 
 
+@pytest.mark.slow
 def test_an_update_waits_until_the_weights_are_copied(
     make_args: MakeArgs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, history: dict[int, dict[str, Tensor]]
 ) -> None:

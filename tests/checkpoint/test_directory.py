@@ -185,6 +185,7 @@ def test_what_a_killed_run_left_is_cleared_and_a_good_one_put_back(tmp_path: Pat
     ]
 
 
+@pytest.mark.slow
 @given(
     steps=st.sets(st.integers(1, 200), min_size=1, max_size=8),
     limit=st.integers(1, 6),

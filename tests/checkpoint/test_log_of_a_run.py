@@ -99,6 +99,7 @@ def test_a_short_log_is_in_the_checkpoint_as_a_whole(tmp_path: Path) -> None:
     assert type(trainer.state.log_history) is list
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("kept_in_memory", [6, 1000])
 def test_a_resumed_run_has_the_whole_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept_in_memory: int) -> None:
@@ -116,6 +117,7 @@ def test_a_resumed_run_has_the_whole_log(tmp_path: Path, monkeypatch: pytest.Mon
         assert without_times(lines(tmp_path / folder)) == without_times(lines(tmp_path / "straight"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_a_checkpoint_copied_alone_resumes_with_what_it_holds_and_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -250,6 +252,7 @@ def change_last(state: Any) -> None:
         state.log_history[-1]["mine"] = state.global_step
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 @pytest.mark.parametrize("change", [append, clear, replace, remove_first, change_last])
 def test_a_log_that_callbacks_change_is_what_they_made_of_it(tmp_path: Path, change: Any) -> None:
@@ -318,6 +321,7 @@ def test_training_twice_starts_the_log_anew(tmp_path: Path) -> None:
     assert [line["step"] for line in lines(tmp_path / "run")] == [*range(1, 13), 12, 12]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_a_course_that_was_given_up_keeps_its_log(tmp_path: Path) -> None:
     build(tmp_path / "run", Script(saves=(2, 10))).train()

@@ -38,6 +38,7 @@ def made(kinds: dict[str, tuple[torch.dtype, list[int]]]) -> dict[str, torch.Ten
     return {name: torch.randn(shape).mul(9).to(dtype) for name, (dtype, shape) in kinds.items()}
 
 
+@pytest.mark.slow
 @given(kinds=tensors, transposed=st.booleans())
 def test_what_is_packed_is_what_safetensors_reads(
     tmp_path_factory: pytest.TempPathFactory, kinds: dict[str, tuple[torch.dtype, list[int]]], transposed: bool

@@ -86,6 +86,7 @@ def fail() -> None:
     raise Broken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("work", "raised"),
     [
@@ -122,6 +123,7 @@ def test_the_folder_is_free_after_a_training_that_could_not_begin(tmp_path: Path
     build(tmp_path).train()
 
 
+@pytest.mark.slow
 def test_a_lock_that_a_copy_of_the_folder_has_dropped_is_taken_again(tmp_path: Path) -> None:
     """The system drops a record lock when any descriptor of the file is closed."""
     said = []
@@ -220,6 +222,7 @@ def test_a_lease_cannot_make_anybody_wait_for_ever_or_write_to_the_terminal(tmp_
     assert len(str(there)) < 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["a folder", "a pipe", "a link", "read-only"])
 def test_a_lock_file_that_cannot_be_used_leaves_the_lease(how: str, tmp_path: Path) -> None:
     run, outside = tmp_path / "run", tmp_path / "outside"
@@ -257,6 +260,7 @@ def test_a_number_that_another_process_has_by_now_keeps_nobody_waiting(
         other.wait()
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_moved_under_a_training_is_followed_by_nobody(tmp_path: Path) -> None:
     """What was moved is free; where the training writes is not."""
     said: list[str] = []
@@ -273,6 +277,7 @@ def test_a_folder_that_is_moved_under_a_training_is_followed_by_nobody(tmp_path:
     assert said[1] == "taken\n"
 
 
+@pytest.mark.slow
 def test_a_disk_that_takes_no_new_lease_does_not_make_a_training_look_dead(tmp_path: Path) -> None:
     with holding(tmp_path):
         # In the way of the next beat.
@@ -288,6 +293,7 @@ def test_a_disk_that_takes_no_new_lease_does_not_make_a_training_look_dead(tmp_p
         assert (read_lease(tmp_path), first is not None and now.token == first[0]) == (now, True)
 
 
+@pytest.mark.slow
 def test_a_forked_process_that_leaves_by_the_trainings_way_out_takes_nothing_along(tmp_path: Path) -> None:
     with holding(tmp_path):
         before = read_lease(tmp_path)
@@ -304,6 +310,7 @@ def test_a_forked_process_that_leaves_by_the_trainings_way_out_takes_nothing_alo
     assert lock_in_another_process(tmp_path) == "taken\n"
 
 
+@pytest.mark.slow
 def test_one_training_at_a_time_in_a_folder_that_is_kept_for_it(tmp_path: Path) -> None:
     with holding(tmp_path):
         build(tmp_path).train()

@@ -56,6 +56,7 @@ def build(folder: Path, callbacks: list[Any] | None = None, **extra: Any) -> Tra
     return runner.build(folder, callbacks, **{"resume": None, **extra})
 
 
+@pytest.mark.slow
 def test_a_new_run_sets_an_older_one_aside_and_never_takes_or_deletes_anything_of_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_new_run_sets_an_older_one_aside_and_never_takes_or_deletes_anything_o
     assert len(list(folder.glob("previous-*"))) == 1
 
 
+@pytest.mark.slow
 def test_a_new_run_that_is_killed_before_its_first_save_does_not_wake_the_old_one(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     build(folder).train()
@@ -94,6 +96,7 @@ def test_a_new_run_that_is_killed_before_its_first_save_does_not_wake_the_old_on
     assert {f"{previous(folder).name}/checkpoint-{n}" for n in (9, 12)} <= set(names(folder))
 
 
+@pytest.mark.slow
 def test_resuming_the_run_that_was_set_aside(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     build(folder, [StopAt(6)]).train()
@@ -130,6 +133,7 @@ def test_a_run_without_checkpoints_of_its_own_leaves_others_where_they_are(tmp_p
     assert get_last_checkpoint(folder) == str(folder / "checkpoint-12")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_name", [False, True])
 def test_a_checkpoint_caught_between_two_names_is_found(tmp_path: Path, by_name: bool) -> None:
     """Killed between the two renames of a save of the same step: it lies aside, and is the only one."""

@@ -81,6 +81,7 @@ def test_what_goes_in_comes_out(state: Any) -> None:
     assert same(unpack_state(pack_state(state)), state)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(["a", "a.b", "a.b#2", "b", "__metadata__", "$tensor"]), states, max_size=6))
 def test_names_that_look_alike_stay_apart(state: dict[str, Any]) -> None:
     nested = {"a": state, "a.b": torch.ones(1), "$tensor": "x", "__metadata__": torch.zeros(2)}

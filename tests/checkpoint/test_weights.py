@@ -27,6 +27,7 @@ class Tied(nn.Module):
         self.outer.weight = self.inner.weight
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [Plain, Tied, tiny_bert, tiny_gpt2])
 def test_weights_survive(tmp_path: Path, make: Any) -> None:
     model, other = make(), make()
@@ -50,6 +51,7 @@ def test_sharded_weights_are_read(tmp_path: Path) -> None:
         assert torch.equal(value, other.state_dict()[name]), name
 
 
+@pytest.mark.slow
 def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
     save_file({"classifier.weight": torch.zeros(3, 16), "stranger": torch.zeros(1)}, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match="do not fit the model"):
@@ -58,6 +60,7 @@ def test_weights_of_another_model_are_refused(tmp_path: Path) -> None:
         load_weights(tiny_bert(), tmp_path / "nowhere")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad, torch.optim.LBFGS])
 def test_optimizer_state_survives_flattening(optimizer: Any) -> None:
     model = Plain().float()

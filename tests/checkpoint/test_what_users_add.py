@@ -85,6 +85,7 @@ def test_any_file_name_is_written_verified_and_kept(tmp_path: Path) -> None:
     assert left_out(folder) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(st.text(min_size=1, max_size=20), min_size=1, max_size=4, unique=True))
 def test_what_is_published_can_be_read_whatever_its_files_are_called(
@@ -224,6 +225,7 @@ def test_objects_that_fail_cost_only_their_own_part(tmp_path: Path, caplog: pyte
     assert len([r for r in caplog.records if "tokenizer" in r.getMessage() and r.levelno == logging.ERROR]) == 1
 
 
+@pytest.mark.slow
 def test_the_rescue_does_not_fail_the_same_way(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "run"
     with pytest.raises(Broken, match="the script's own mistake"):
@@ -247,6 +249,7 @@ def test_a_generation_config_that_transformers_refuses(make_args: Any, tmp_path:
     assert type(model).from_pretrained(folder / "checkpoint-4") is not None
 
 
+@pytest.mark.slow
 def test_a_model_is_written_without_a_generation_config_that_is_refused(make_args: Any, tmp_path: Path) -> None:
     model = tiny_gpt2()
     model.generation_config.temperature = 0.3

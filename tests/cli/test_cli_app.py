@@ -26,6 +26,7 @@ def call(*words: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *words], cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["--help"], ["demo", "--help"], ["--version"]])
 def test_help_and_version_answer_without_torch(words: list[str]) -> None:
     script = (

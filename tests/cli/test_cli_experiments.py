@@ -48,6 +48,7 @@ def call(*words: str) -> Any:
     return CliRunner().invoke(app, list(words))
 
 
+@pytest.mark.slow
 def test_train_evaluate_predict(place: Path) -> None:
     done = call("train", "e.yaml", "training.learning_rate=1e-3", "--checkpoint.save_total_limit", "1")
     assert done.exit_code == 0, done.output
@@ -69,6 +70,7 @@ def test_train_evaluate_predict(place: Path) -> None:
     assert json.loads((place / "out/p.jsonl").read_text().splitlines()[0])["prediction"] in ("x", "y")
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on(place: Path) -> None:
     """Stopped in the middle and run again, it ends with the weights of a run that was never stopped."""
     assert call("train", "e.yaml", "name=whole").exit_code == 0
@@ -101,6 +103,7 @@ def test_resume_from_the_folder_alone_even_if_it_moved(place: Path, caplog: pyte
     assert not (place / "runs/e").exists()
 
 
+@pytest.mark.slow
 def test_data_that_changed_in_between_is_refused(place: Path) -> None:
     assert call("train", "e.yaml", "training.max_steps=2").exit_code == 0
     # Written again with the same contents: nothing has changed.
@@ -158,6 +161,7 @@ def test_data_that_was_only_moved_goes_on(place: Path) -> None:
     assert "holds another experiment: data.train was" in other.output
 
 
+@pytest.mark.slow
 def test_a_changed_rate_acts_when_a_run_goes_on(place: Path) -> None:
     assert call("train", "e.yaml", "training.max_steps=3").exit_code == 0
     changes = ("training.max_steps=6", "training.learning_rate=1e-7", "training.logging_steps=1")
@@ -172,6 +176,7 @@ def test_a_changed_rate_acts_when_a_run_goes_on(place: Path) -> None:
     assert call("show", ".").exit_code == 2
 
 
+@pytest.mark.slow
 def test_another_experiment_does_not_overwrite_a_run(place: Path) -> None:
     assert call("train", "e.yaml", "training.max_steps=2").exit_code == 0
     before = (place / "runs/e/model.safetensors").read_bytes()
@@ -303,6 +308,7 @@ def test_packaged_experiments_are_valid_and_the_schema_is_current(tmp_path: Path
     assert call("cp", "digits", str(tmp_path / "digits")).exit_code == 2
 
 
+@pytest.mark.slow
 def test_the_schema_accepts_what_loads_and_marks_what_does_not(tmp_path: Path) -> None:
     schema = json.loads(schema_text())
     for name in descriptions():
@@ -323,6 +329,7 @@ def test_packaged_experiments_that_need_nothing_run(name: str, place: Path) -> N
     assert call("check", f"{name}.yaml", "--trust").exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["train", "--help"], ["check", "--help"], ["ls"]])
 def test_help_and_lists_answer_without_torch(words: list[str]) -> None:
     script = (

@@ -120,6 +120,7 @@ def test_mistakes_of_export(
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.slow
 def test_a_graph_is_not_told_of_configurations(bert: Path, tmp_path: Path) -> None:
     """There is none beside it."""
     (tmp_path / "drop.yaml").write_text(DROP)

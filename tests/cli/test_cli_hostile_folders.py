@@ -25,6 +25,7 @@ def trainwright(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([program, *words], cwd=folder, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_launch_imports_nothing_from_the_folder(folder: Path) -> None:
     done = trainwright(folder, "launch", "mistaken.yaml")
     assert done.returncode == 2, done.stderr
@@ -32,6 +33,7 @@ def test_launch_imports_nothing_from_the_folder(folder: Path) -> None:
     assert not (folder / "canary").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_that_looks_like_a_package_offers_nothing(tmp_path: Path) -> None:
     facts = tmp_path / "planted-1.0.dist-info"
     facts.mkdir()

@@ -121,6 +121,7 @@ def test_check_says_the_command_with_its_permission(place: Path) -> None:
     assert call("check", "e.yaml", "--trust").output.rstrip().endswith("train e.yaml --trust")
 
 
+@pytest.mark.slow
 def test_predict_needs_no_target_and_evaluate_does(place: Path) -> None:
     assert call("train", "e.yaml").exit_code == 0
     (place / "n.csv").write_text("a,b,kind\n1,2,z\n3,4,\n5,6,x\n")
@@ -155,6 +156,7 @@ def test_a_run_does_not_go_on_with_other_rows(place: Path) -> None:
     assert "t.csv is not what it was when the run in" in refused("train", "e.yaml", "training.max_steps=4")
 
 
+@pytest.mark.slow
 def test_secrets_are_never_kept_and_asked_for_again(place: Path) -> None:
     secret = "training.hub_token=hf_AbCdEfGhIjKlMnOp"
     assert call("train", "e.yaml", secret).exit_code == 0
@@ -167,6 +169,7 @@ def test_secrets_are_never_kept_and_asked_for_again(place: Path) -> None:
     assert call("resume", "runs/e", "training.max_steps=3", secret).exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_secret_in_a_list_or_in_options_is_asked_for_again(place: Path) -> None:
     secrets = ["training.tags=[hf_AbCdEfGhIjKlMnOp, small]", "trackers.jsonl.file=x.jsonl"]
     assert call("train", "e.yaml", *secrets).exit_code == 0
@@ -267,6 +270,7 @@ def test_options_that_run_code_need_permission(place: Path, options: str) -> Non
     assert not (place / "pwned").exists()
 
 
+@pytest.mark.slow
 def test_text_longer_than_the_model_reads(place: Path) -> None:
     tiny.gpt(place / "gpt")
     (place / "a.txt").write_text("the good film\n\n" * 60)
@@ -277,6 +281,7 @@ def test_text_longer_than_the_model_reads(place: Path) -> None:
     assert "blocks of 64 tokens" in done.output
 
 
+@pytest.mark.slow
 def test_labels_of_new_data_are_matched_by_name(place: Path) -> None:
     """A folder numbers its classes anew: 0 is not the class that was 0 in training."""
     from PIL import Image

@@ -67,6 +67,7 @@ def call(*words: str) -> Any:
     return CliRunner().invoke(app, list(words))
 
 
+@pytest.mark.slow
 def test_a_second_training_is_refused_before_it_has_written_anything(
     place: Path, holder: subprocess.Popen[str]
 ) -> None:

@@ -72,6 +72,7 @@ def test_the_first_commands_work_without_any_other_package(tmp_path: Path) -> No
     assert len((tmp_path / "runs/table/predictions.jsonl").read_text().splitlines()) > 0
 
 
+@pytest.mark.slow
 def test_a_missing_package_is_one_line_with_the_command_that_installs_it(tmp_path: Path) -> None:
     (tmp_path / "rows.parquet").write_bytes(b"PAR1")
     (tmp_path / "rows.csv").write_text("text,label\n" + "good,1\nbad,0\n" * 8)
@@ -97,6 +98,7 @@ def test_a_missing_package_is_one_line_with_the_command_that_installs_it(tmp_pat
         assert "Traceback" not in answer["output"]
 
 
+@pytest.mark.slow
 def test_the_list_says_what_each_experiment_needs(tmp_path: Path) -> None:
     (listed,) = run(tmp_path, "ls")
     lines = listed["output"].splitlines()

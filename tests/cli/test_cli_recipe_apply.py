@@ -124,6 +124,7 @@ def test_a_model_and_batches_of_ones_own(tmp_path: Path) -> None:
     assert torch.isfinite(loaded(torch.randn(2, 4))["logits"]).all()
 
 
+@pytest.mark.slow
 def test_a_run_of_an_experiment_brings_its_data(place: Path) -> None:
     assert call("train", "e.yaml").exit_code == 0
     (place / "r.yaml").write_text(PRUNE + QUANTIZE.replace("{ignore: [classifier]}", "{}"))

@@ -30,6 +30,7 @@ def zeros(folder: Path) -> list[float]:
     return [float((tensor == 0).float().mean()) for tensor in weights]
 
 
+@pytest.mark.slow
 def test_a_recipe_beside_the_experiment(place: Path, caplog: pytest.LogCaptureFixture) -> None:
     (place / "below").mkdir()
     (place / "below" / "r.yaml").write_text(RECIPE)
@@ -50,6 +51,7 @@ def test_a_recipe_beside_the_experiment(place: Path, caplog: pytest.LogCaptureFi
     assert call("evaluate", "runs/e").exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_recipe_in_the_experiment_and_a_teacher(place: Path) -> None:
     assert call("train", "e.yaml", "name=dense").exit_code == 0
     inline = "recipe:\n  distillation_modifiers:\n    DistillationModifier: {hardness: 0.5, end: 2}\n"

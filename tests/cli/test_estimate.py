@@ -30,6 +30,7 @@ def call(*words: str) -> Any:
     return CliRunner().invoke(app, list(words))
 
 
+@pytest.mark.slow
 def test_a_table_and_whether_it_fits() -> None:
     done = call("estimate", "e.yaml", "--gpus", "64", "--memory", "80")
     assert done.exit_code == 0, done.output

@@ -180,6 +180,7 @@ def usual(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     return Seen(tmp_path_factory.mktemp("usual"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "value", "shows"), CHANGES, ids=[f"{name}={value}" for name, value, _ in CHANGES])
 def test_every_argument_acts(name: str, value: Any, shows: Callable[[Seen], bool], usual: Seen, tmp_path: Path) -> None:
     options: dict[str, Any] = {name: value}
@@ -217,6 +218,7 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         inside.fit(Shared(), samples())
 
 
+@pytest.mark.slow
 def test_eval_when_finish_acts_with_evaluations_by_steps_and_never_repeats_one(tmp_path: Path) -> None:
     found = {}
     for every in (None, 4, 7):
@@ -267,6 +269,7 @@ def events_of(folder: Path) -> set[str]:
     return set(found.Tags()["scalars"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("log_with", [TensorBoard, "TensorBoard", ["tensorboard"]])
 def test_tensorboard_under_the_models_name(log_with: Any, tmp_path: Path) -> None:
     Seen(tmp_path, log_with=log_with, logging_dir=str(tmp_path / "logs"))

@@ -51,6 +51,7 @@ def test_names_are_those_of_the_document() -> None:
     assert set(SCHEDULES) == {name for name in vars(Scheduler) if not name.startswith("_")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_trains_and_resumes(name: str, tmp_path: Path) -> None:
     kind = Embedded if name == "SparseAdam" else Shared

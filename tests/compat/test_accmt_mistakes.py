@@ -169,6 +169,7 @@ def test_validation_without_a_loss_is_counted_and_said_to_save_nothing(
     assert said.startswith(f"No model is saved in {tmp_path / 'm'}: evaluations give no eval_a_loss")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Adadelta", "Adagrad", "Adafactor", "ASGD", "Rprop", "LBFGS"])
 def test_one_cycle_with_optimizers_that_have_no_momentum(name: str, tmp_path: Path) -> None:
     hps = hyper(optim={"type": name, "lr": 0.01}, scheduler={"type": "OneCycleLR", "max_lr": 0.1})

@@ -172,6 +172,7 @@ def test_manual_steps(tmp_path: Path) -> None:
         make(tmp_path / "c", grad_accumulation_steps=2).fit(Manual(), samples())
 
 
+@pytest.mark.slow
 def test_further_models(tmp_path: Path) -> None:
     class Two(ExtendedAcceleratorModule):
         def __init__(self) -> None:
@@ -279,6 +280,7 @@ def test_metrics_are_checked() -> None:
 # ---- callbacks
 
 
+@pytest.mark.slow
 def test_moments_in_their_order(tmp_path: Path) -> None:
     class All(Callback):
         def __init__(self) -> None:
@@ -338,6 +340,7 @@ def collate_second(rows: Any) -> Any:
     return torch.stack([x for x, _ in rows]) * 0, torch.stack([y for _, y in rows])
 
 
+@pytest.mark.slow
 def test_collators_compose_and_the_modules_own_wins(tmp_path: Path) -> None:
     module = Shared()
     make(tmp_path / "a", collate_fn=[collate_first, collate_second]).fit(module, samples())
@@ -378,6 +381,7 @@ def test_samplers_compose(sampler: Any, expected: list[int], tmp_path: Path) -> 
     assert torch.equal(torch.cat(module.seen), samples().tensors[0][expected, 0])
 
 
+@pytest.mark.slow
 def test_monitor_in_every_form(tmp_path: Path) -> None:
     file = tmp_path / "monitor.yaml"
     file.write_text("monitor: {learning_rate: true, cpu_utilization: true}\n")

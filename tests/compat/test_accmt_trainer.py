@@ -86,6 +86,7 @@ def breaking(at: int, error: BaseException) -> Shared:
     return Breaks()
 
 
+@pytest.mark.slow
 def test_a_resume_in_the_midst_of_an_epoch_is_exact(tmp_path: Path) -> None:
     torch.manual_seed(3)
     whole = Shared()
@@ -102,6 +103,7 @@ def test_a_resume_in_the_midst_of_an_epoch_is_exact(tmp_path: Path) -> None:
     assert same(second.model, whole.model)
 
 
+@pytest.mark.slow
 def test_resume_words(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="checkpoint-model"):
         make(tmp_path, resume=True).fit(Shared(), samples())
@@ -118,6 +120,7 @@ def test_resume_words(tmp_path: Path) -> None:
         make(tmp_path, resume=3)
 
 
+@pytest.mark.slow
 def test_starting_anew_keeps_the_old_checkpoint(tmp_path: Path) -> None:
     make(tmp_path, hyper(epochs=2)).fit(Shared(), samples())
     with pytest.raises(Broken):
@@ -161,6 +164,7 @@ def test_checkpoints_come_when_they_are_due(
     assert checkpoints(tmp_path) == ([f"checkpoint-{saved[-1]}"] if saved else [])
 
 
+@pytest.mark.slow
 def test_several_checkpoints(tmp_path: Path) -> None:
     make(tmp_path / "a", checkpoint_every="4 st", max_checkpoints=2).fit(Shared(), samples())
     assert checkpoints(tmp_path / "a") == ["checkpoint-12", "checkpoint-14"]
@@ -327,6 +331,7 @@ def test_several_ways_of_keeping(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("evaluate", [None, 4])
 def test_without_validation_the_training_loss_decides(evaluate: int | None, tmp_path: Path) -> None:
     # In some orders of the data the first window is the best one, in others a later one.
@@ -340,6 +345,7 @@ def test_without_validation_the_training_loss_decides(evaluate: int | None, tmp_
         assert status["best_valid_loss"] is None
 
 
+@pytest.mark.slow
 def test_the_best_survives_a_resume(tmp_path: Path) -> None:
     make(tmp_path, hyper(epochs=1)).fit(Scripted([1.0]), samples(), samples(6))
     trainer = make(tmp_path, hyper(epochs=3), resume=True)
@@ -350,6 +356,7 @@ def test_the_best_survives_a_resume(tmp_path: Path) -> None:
     assert steps_kept(tmp_path / "model") == 21
 
 
+@pytest.mark.slow
 def test_patience_ends_fit_and_stays_ended(tmp_path: Path) -> None:
     losses = [1.0, 2.0, 2.0, 0.1, 0.1]
     trainer = make(tmp_path, hyper(epochs=9), patience=2)
@@ -418,6 +425,7 @@ def test_from_pretrained_reads_a_kept_model(safe: bool, tmp_path: Path) -> None:
         make(tmp_path / "b").fit(str(tmp_path / "start"), token_rows(8))
 
 
+@pytest.mark.slow
 def test_a_crash_while_a_model_is_kept_leaves_a_whole_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
@@ -445,6 +453,7 @@ def test_a_crash_while_a_model_is_kept_leaves_a_whole_one(tmp_path: Path, monkey
 # ---- several of everything
 
 
+@pytest.mark.slow
 def test_two_trainers_in_one_process(tmp_path: Path) -> None:
     alone, beside = Shared(), Shared()
     torch.manual_seed(2)
@@ -472,6 +481,7 @@ def test_several_validation_sets(tmp_path: Path) -> None:
     assert set(listed.status_dict["additional_metrics"]) == {"0", "1"}
 
 
+@pytest.mark.slow
 def test_a_curriculum(tmp_path: Path) -> None:
     def run(folder: Path, module: Shared, **options: Any) -> Shared:
         stages = StepsCurriculum()

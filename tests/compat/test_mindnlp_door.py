@@ -21,6 +21,7 @@ def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_door_names_the_engine_and_leaves_nothing_behind(tmp_path: Path) -> None:
     done = run(
         """
@@ -47,6 +48,7 @@ assert Trainer.__module__ == "transformers.trainer"
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Trainer", pytest.param("Seq2SeqTrainer", marks=pytest.mark.full)])
 def test_transformers_own_trainer_is_refused_with_the_line_to_change(name: str, tmp_path: Path) -> None:
     done = run(f"import trainwright.compat.mindnlp\n\nfrom transformers import {name}, TrainingArguments\n", tmp_path)

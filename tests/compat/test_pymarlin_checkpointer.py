@@ -168,6 +168,7 @@ def test_the_best_and_the_latest(tmp_path: Path) -> None:
         BestCheckpointerArguments(criteria="least")
 
 
+@pytest.mark.slow
 def test_the_best_of_a_training(tmp_path: Path) -> None:
     class Judged(Images):
         def __init__(self) -> None:

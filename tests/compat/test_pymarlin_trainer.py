@@ -392,6 +392,7 @@ def test_outputs_are_collated() -> None:
     assert not single.all_outputs[0].requires_grad
 
 
+@pytest.mark.slow
 def test_saving_between_two_steps(tmp_path: Path) -> None:
     module = Images()
     run = build(module, tmp_path, epochs=1)

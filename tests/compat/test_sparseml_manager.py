@@ -522,6 +522,7 @@ def test_what_has_no_effect_is_said() -> None:
         ScheduledModifierManager.from_yaml(PRUNE).modify(model, sgd(model), 4, nonsense=1)
 
 
+@pytest.mark.slow
 def test_the_exporter(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     exporter = ModuleExporter(nn.DataParallel(model), tmp_path)

@@ -157,6 +157,7 @@ def words(folder: Path, output: Path, *more: str) -> list[str]:
     return ["--model_name_or_path", str(folder), "--output_dir", str(output), *usual, *more]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The recipe sets the learning rate")
 def test_dense_then_sparse_then_transferred(pretrained: Path, tmp_path: Path) -> None:
     dense, sparse = tmp_path / "dense", tmp_path / "sparse"

@@ -341,6 +341,7 @@ def test_recipes_accumulate_over_generations(make_args: MakeArgs, tmp_path: Path
     assert len(restore_recipe(Plain(), folders[2])) == 6
 
 
+@pytest.mark.slow
 def test_a_folder_of_a_plain_run_goes_on_with_its_past(make_args: MakeArgs, tmp_path: Path) -> None:
     """recipe=None after a recipe: weights are free, and the past is still told of."""
     train(make_args(), Plain(), PRUNE).save_model(str(tmp_path / "sparse"))
@@ -402,6 +403,7 @@ def test_smaller_layers_are_read_back(make_args: MakeArgs, tmp_path: Path) -> No
     assert built.second.in_features == 4
 
 
+@pytest.mark.slow
 def test_rounding_is_kept_and_its_ranges_do_not_move(make_args: MakeArgs, tmp_path: Path) -> None:
     rows = sentence_rows()
     model = tiny_bert()
@@ -424,6 +426,7 @@ def test_rounding_is_kept_and_its_ranges_do_not_move(make_args: MakeArgs, tmp_pa
     assert third.evaluate()["eval_loss"] == second.evaluate()["eval_loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [QUANTIZE, THIN, DROP])
 def test_the_same_again(make_args: MakeArgs, tmp_path: Path, recipe: str) -> None:
     """Twice smaller, or rounded anew: what is saved gives the model back."""
@@ -448,6 +451,7 @@ def test_the_same_again(make_args: MakeArgs, tmp_path: Path, recipe: str) -> Non
         assert built.first.out_features == 2
 
 
+@pytest.mark.slow
 def test_a_run_with_a_past_resumes_to_the_last_bit(make_args: MakeArgs, tmp_path: Path) -> None:
     """The same kinds of modifiers in both recipes: what is saved of them must not be confused."""
     train(make_args(), tiny_bert(), PRUNE + QUANTIZE.split("\n", 3)[3], train_dataset=sentence_rows()).save_model(

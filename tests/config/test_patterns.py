@@ -170,6 +170,7 @@ WIDE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(8)
 @pytest.mark.parametrize("pattern", WIDE, ids=["alternatives", "groups", "a sequence"])
 def test_wide_patterns_are_refused_at_once(pattern: str) -> None:

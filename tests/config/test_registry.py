@@ -46,6 +46,7 @@ def test_every_kind_has_a_table_and_a_group() -> None:
     assert {name.value for name in SchedulerType} <= set(SHIPPED["scheduler"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(registry.KINDS))
 def test_a_name_with_a_slip_is_answered_with_the_right_one(kind: str) -> None:
     for name in registered(kind):
@@ -250,6 +251,7 @@ def imported() -> set[str]:
     return {name for name in sys.modules if name.startswith("speckle_")}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("speckle")
 def test_listing_and_guessing_import_nothing() -> None:
     for kind in registry.KINDS:
@@ -283,6 +285,7 @@ def test_only_what_is_named_is_imported_and_used(make_args: MakeArgs) -> None:
     assert imported() == {"speckle_optimizer"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("speckle")
 def test_a_training_of_which_everything_is_from_elsewhere(make_args: MakeArgs) -> None:
     settings: dict[str, Any] = {
@@ -312,6 +315,7 @@ def test_a_training_of_which_everything_is_from_elsewhere(make_args: MakeArgs) -
         assert torch.equal(value, resumed.model.state_dict()[name])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("speckle")
 def test_an_experiment_of_which_everything_is_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -249,6 +249,7 @@ def test_the_values_before_and_after_are_not_touched(rng: random.Random, name: s
     assert [*shown[:4], *shown[5:]] == [*words[:4], *words[5:]]
 
 
+@pytest.mark.slow
 def test_long_texts_are_read_in_linear_time() -> None:
     """Each of these hung or took minutes with one pattern or another."""
     for text in (

@@ -231,6 +231,7 @@ def test_steps_that_will_be_logged_are_known_before(values: dict[str, Any], logg
 NATIVE = sorted({*SurvivalFields.__dataclass_fields__, *NativeFields.__dataclass_fields__})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theirs", [TrainingArguments, transformers.TrainingArguments])
 def test_a_subclass_may_use_every_name_of_ours_for_itself(theirs: type, tmp_path: Path) -> None:
     """And a Trainer takes it, ours or transformers' own; what is called so acts as if nobody had said anything."""

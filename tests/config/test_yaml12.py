@@ -165,6 +165,7 @@ def test_a_large_file_is_read(text: str, value: Any) -> None:
 FILLING = "# filling\n" * 3_000
 
 
+@pytest.mark.slow
 @given(plain)
 def test_a_large_file_means_what_a_small_one_means(value: Any) -> None:
     """They are read by two readers."""

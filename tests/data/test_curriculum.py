@@ -67,6 +67,7 @@ def test_every_stage_has_its_samples_and_no_others(stages: list[tuple[int, int]]
     assert begin == len(order)
 
 
+@pytest.mark.slow
 def test_a_native_training_goes_through_it_and_resumes(tmp_path: Path) -> None:
     def run(place: str, *callbacks: Any, resume: bool = False) -> Classifier:
         stages = StepsCurriculum()

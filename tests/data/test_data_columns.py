@@ -47,6 +47,7 @@ def test_forward_columns_are_the_named_parameters_and_the_labels() -> None:
     assert forward_columns(TakesAnything()) is None
 
 
+@pytest.mark.slow
 def test_forward_columns_look_through_wrappers() -> None:
     class Adapter(nn.Module):
         def __init__(self, inner: nn.Module) -> None:

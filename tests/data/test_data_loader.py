@@ -122,6 +122,7 @@ def test_the_lean_path_is_taken_without_workers(make_args: MakeArgs) -> None:
     assert "DataLoaderIter" not in type(iter(loader)).__name__
 
 
+@pytest.mark.slow
 def test_workers_change_nothing_but_the_speed(make_args: MakeArgs) -> None:
     def batches(workers: int, skip: int = 0, **options: Any) -> list[list[list[int]]]:
         args = make_args(dataloader_num_workers=workers, **options)
@@ -146,6 +147,7 @@ def test_workers_change_nothing_but_the_speed(make_args: MakeArgs) -> None:
     assert sorted(joined(alone[0])) == list(range(23))
 
 
+@pytest.mark.slow
 def test_workers_draw_by_seed_epoch_and_worker(make_args: MakeArgs) -> None:
     def drawn(epoch: int, **options: Any) -> torch.Tensor:
         args = make_args(dataloader_num_workers=2, train_sampling_strategy="sequential", **options)
@@ -182,6 +184,7 @@ def test_pinning_waits_for_a_gpu(make_args: MakeArgs) -> None:
     assert loader.pin_memory is torch.cuda.is_available()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_iterable_datasets(make_args: MakeArgs, workers: int) -> None:
     args = make_args(dataloader_num_workers=workers)
@@ -200,6 +203,7 @@ def test_iterable_datasets(make_args: MakeArgs, workers: int) -> None:
     assert not has_length(dropped)
 
 
+@pytest.mark.slow
 def test_streaming_datasets_of_hugging_face(make_args: MakeArgs) -> None:
     import datasets
 

@@ -38,6 +38,7 @@ def batches(loader: Any, epoch: int = 0, skip: int = 0) -> list[list[int]]:
     return [batch.tolist() for batch in loader]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", ["shuffle", "weighted", "pairs", "seeded pairs", "replacement"])
 def test_any_map_style_loader_repeats_and_resumes(kind: str, workers: int) -> None:
@@ -113,6 +114,7 @@ def test_what_cannot_be_rebuilt_comes_back_as_it_is() -> None:
         assert resumable_loader(loader, 0) is loader
 
 
+@pytest.mark.slow
 def test_importing_data_leaves_transformers_and_datasets_out() -> None:
     names = "collators columns lengths loader rebuild"
     program = (

@@ -80,6 +80,7 @@ def mains() -> list[Any]:
     return [random.getstate(), to_plain(np.random.get_state(legacy=False)), torch.get_rng_state().tolist()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Augmenting, Batched])
 def test_workers_change_no_random_number(make_args: MakeArgs, kind: type[Augmenting]) -> None:
     def batches(workers: int, **options: Any) -> list[Any]:
@@ -99,6 +100,7 @@ def test_workers_change_no_random_number(make_args: MakeArgs, kind: type[Augment
     assert alone == batches(0, number=1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_sample_draws_the_same_wherever_the_epoch_starts(make_args: MakeArgs, workers: int) -> None:
     args = make_args(dataloader_num_workers=workers)
@@ -112,6 +114,7 @@ def test_a_sample_draws_the_same_wherever_the_epoch_starts(make_args: MakeArgs, 
         loader.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quiet", [10, 15, 23])
 def test_data_that_draws_late_is_seeded_from_then_on(make_args: MakeArgs, quiet: int) -> None:
     def batches(workers: int) -> list[Any]:
@@ -182,6 +185,7 @@ def tag_the_dataset(worker: int) -> None:
     info.dataset.tag = 10 + worker  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", ["fork", "spawn"])
 def test_loader_and_workers_show_the_users_own_objects(context: str) -> None:
     data: Any = Whose()
@@ -217,6 +221,7 @@ class ShuffleBuffer(IterableDataset[Any]):
             yield {"x": row, "noise": draw_all()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
 def test_a_stream_repeats_its_epochs(options: dict[str, Any]) -> None:
     def epochs(order: list[int]) -> dict[int, Any]:
@@ -311,6 +316,7 @@ plain = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(value=plain)
 def test_plain_data_comes_back(value: Any) -> None:

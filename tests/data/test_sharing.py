@@ -134,6 +134,7 @@ def same_steps(draw: Any) -> tuple[int, list[Leg]]:
     return size, [Leg(world, batch, accumulation, draw(st.integers(1, 5))) for world, batch, accumulation in chosen]
 
 
+@pytest.mark.slow
 @given(n=st.integers(1, 60), legs=same_steps())
 def test_the_same_steps_for_the_same_global_batch(n: int, legs: tuple[int, list[Leg]]) -> None:
     size, parts = legs
@@ -144,6 +145,7 @@ def test_the_same_steps_for_the_same_global_batch(n: int, legs: tuple[int, list[
     assert run.steps == alone.steps
 
 
+@pytest.mark.slow
 @given(
     n=st.integers(1, 60), worlds=st.lists(st.sampled_from([1, 2, 3, 6]), min_size=1, max_size=3), stop=st.integers(1, 4)
 )
@@ -198,6 +200,7 @@ class Loading:
         return iter([list(range(place, min(place + 2, self.n))) for place in range(0, self.n, 2)])
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @pytest.mark.parametrize("kind", [budget, custom])
 @given(
@@ -289,6 +292,7 @@ def test_who_shares_out_by_himself_is_left_alone() -> None:
     assert shared_training(own, place, 1) is own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_workers_of_all_processes_share_a_stream(workers: int) -> None:
     """Also one that would share itself out among the workers of one process."""

@@ -18,6 +18,7 @@ def demo(*words: str) -> Result:
     return CliRunner().invoke(app, ["demo", *words])
 
 
+@pytest.mark.slow
 def test_digits_end_to_end_and_again_and_on(tmp_path: Path) -> None:
     output = str(tmp_path / "run")
     first = demo("--epochs", "2", "--output", output)
@@ -56,6 +57,7 @@ def test_digits_are_learned(tmp_path: Path) -> None:
     assert run_digits(DemoOptions(tmp_path / "run"))["eval_accuracy"] > 0.97
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
     from trainwright.demos.common import DemoOptions
     from trainwright.demos.digits import run_digits

@@ -82,7 +82,7 @@ def test_accmt_and_pymarlin_under_torchrun(alone: dict[str, Answers], folder: Pa
         assert process["resumed"]["epochs"] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_accmt_by_fsdp(alone: dict[str, Answers], folder: Path) -> None:
     assert_same(alone["accmt"], accmt(folder, "fsdp"))
 

@@ -90,7 +90,8 @@ def test_an_error_in_one_process_saves_nothing(tmp_path: Path) -> None:
     assert events(tmp_path)[-1]["kind"] == "not_saved"
 
 
-@pytest.mark.parametrize(("what", "rank"), [("SIGTERM", 1), pytest.param("hours", 0, marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize(("what", "rank"), [("SIGTERM", 1), ("hours", 0)])
 def test_a_run_that_was_asked_to_stop_is_not_started_again(
     what: str, rank: int, tmp_path: Path, whole: list[Any]
 ) -> None:

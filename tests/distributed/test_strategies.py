@@ -232,7 +232,7 @@ def kill_and_go_on(folder: Path, point: str) -> Answers:
 
 
 #: (process, call, its number): while the second checkpoint is written, and when it gets its name.
-POINTS = ("1:fsync:3", pytest.param("0:rename:2", marks=pytest.mark.full))
+POINTS = ("1:fsync:3", "0:rename:2")
 
 
 @pytest.fixture(scope="module")
@@ -240,7 +240,7 @@ def unharmed(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     return answers("killed", tmp_path_factory.mktemp("unharmed"), 2, KILLED_IN="run")["killed"][0]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("point", POINTS)
 def test_a_process_killed_while_all_write(unharmed: Answers, tmp_path: Path, point: str) -> None:

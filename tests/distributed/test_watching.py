@@ -94,6 +94,7 @@ def test_the_next_process_speaks_where_the_first_is_stopped(tmp_path: Path) -> N
     assert "rank 0 on" in (tmp_path / "run/logs/rank-00001.log").read_text()
 
 
+@pytest.mark.full
 def test_a_process_that_waits_for_data_is_named(tmp_path: Path) -> None:
     event = stuck("no-data", tmp_path)
     assert event["ranks"] == [1]

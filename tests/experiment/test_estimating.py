@@ -132,6 +132,7 @@ def test_the_ledger_follows_lifetimes() -> None:
         assert ledger.peak == 4096
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_an_experiment_with_a_model_by_name(tmp_path: Path) -> None:
     tiny.gpt(tmp_path / "model")

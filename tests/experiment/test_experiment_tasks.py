@@ -43,6 +43,7 @@ def reviews(tmp_path: Path, rows: int = 48) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_text_classification_from_jsonl(tmp_path: Path) -> None:
     tiny.bert(tmp_path / "bert")
     reviews(tmp_path)
@@ -66,6 +67,7 @@ def test_text_classification_from_jsonl(tmp_path: Path) -> None:
     assert json.loads((done.folder / "eval_results.json").read_text())["eval_accuracy"] == 1.0
 
 
+@pytest.mark.slow
 def test_causal_lm_from_text_and_from_parquet(tmp_path: Path) -> None:
     tiny.gpt(tmp_path / "gpt")
     (tmp_path / "a.txt").write_text("the good film is a very good film\n" * 80)
@@ -80,6 +82,7 @@ def test_causal_lm_from_text_and_from_parquet(tmp_path: Path) -> None:
     assert second.steps == 2
 
 
+@pytest.mark.slow
 def test_seq2seq_generates_while_it_evaluates(tmp_path: Path) -> None:
     tiny.bart(tmp_path / "bart")
     rows = [{"source": "red one" if i % 2 else "green two", "target": "good" if i % 2 else "bad"} for i in range(64)]
@@ -94,6 +97,7 @@ def test_seq2seq_generates_while_it_evaluates(tmp_path: Path) -> None:
     assert [json.loads(line)["prediction"] for line in path.read_text().splitlines()[:2]] == ["bad", "good"]
 
 
+@pytest.mark.slow
 def test_images_in_folders(tmp_path: Path) -> None:
     from PIL import Image
 
@@ -116,6 +120,7 @@ def test_images_in_folders(tmp_path: Path) -> None:
 TABLE = "a,b,kind,price\n" + "\n".join(f"{i},{i % 7},{'xy'[i % 2]},{3 * i + 100 * (i % 2)}.5" for i in range(120))
 
 
+@pytest.mark.slow
 def test_a_table_predicts_a_number_or_a_class(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(TABLE)
     text = "model: mlp\ndata: {train: t.csv, target: price, holdout: 0.2}\n"
@@ -131,6 +136,7 @@ def test_a_table_predicts_a_number_or_a_class(tmp_path: Path) -> None:
     assert json.loads(path.read_text().splitlines()[0])["prediction"] in ("x", "y")
 
 
+@pytest.mark.slow
 def test_missing_values_unknown_categories_and_useless_columns(tmp_path: Path) -> None:
     lines = [f"{i if i % 5 else ''},1,{'pq'[i % 2]},{i % 2}" for i in range(40)]
     (tmp_path / "t.csv").write_text("\n".join(["a,same,town,y", *lines]))
@@ -147,6 +153,7 @@ def test_missing_values_unknown_categories_and_useless_columns(tmp_path: Path) -
         predict(done.folder, data="less.csv")
 
 
+@pytest.mark.slow
 def test_code_of_ones_own_runs_only_with_trust(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import torch\n"
@@ -199,6 +206,7 @@ def test_mistakes_are_named_before_any_work(tmp_path: Path, text: str, message: 
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_saved_dataset_brings_its_own_validation_part(tmp_path: Path) -> None:
     def part(count: int) -> Any:
         pairs = count // 2

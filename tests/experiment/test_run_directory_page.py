@@ -72,6 +72,7 @@ def _values(path: Path, form: str) -> list[Any]:
     return []
 
 
+@pytest.mark.slow
 def test_a_run_of_a_script(tmp_path: Path) -> None:
     runner.trained(tmp_path / "run")
     met = check(tmp_path / "run", RUN, OF_THE_MODEL)
@@ -86,6 +87,7 @@ def test_a_run_of_a_script(tmp_path: Path) -> None:
     assert met >= {"config.history.jsonl", "checkpoint/config.history.jsonl", "run.lease.json"}
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_and_one_that_is_killed(tmp_path: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGKILL):
         folder = tmp_path / number.name
@@ -102,6 +104,7 @@ def test_a_run_that_is_stopped_and_one_that_is_killed(tmp_path: Path) -> None:
         assert "finished.json" not in met
 
 
+@pytest.mark.slow
 def test_an_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     call = CliRunner().invoke

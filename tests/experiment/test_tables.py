@@ -58,6 +58,7 @@ def written(folder: Path, rows: Sequence[Sequence[str]], delimiter: str = ",") -
     return path
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_csv_file_has_the_values_that_datasets_reads(data: st.DataObject, tmp_path: Path) -> None:
@@ -78,6 +79,7 @@ def test_whole_numbers_beyond_64_bits_are_what_datasets_makes_of_them(tmp_path: 
     assert bits(read_table([str(path)], "csv", {})) == bits(theirs("csv", path))
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     columns=st.lists(st.sampled_from(["int", "float", "text", "bool", "list", "object"]), min_size=1, max_size=4),
@@ -147,6 +149,7 @@ def test_several_files_are_one_table(tmp_path: Path) -> None:
     assert list(read_table([str(one), str(two)], "csv", {})) == [{"a": 1.0, "b": "x"}, {"a": 2.5, "b": "y"}]
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None)
 @given(rows=st.integers(2, 300), share=st.floats(0.01, 0.99), seed=st.integers(0, 2**32 - 1))
 def test_the_same_rows_are_held_out(rows: int, share: float, seed: int) -> None:

@@ -71,6 +71,7 @@ OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_what_is_restored_lies_as_it_did(tmp_path: Path, name: str) -> None:
     def run(folder: str, looks: Looks, steps: int = 6) -> tuple[Trainer, EMACallback]:

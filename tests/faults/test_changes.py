@@ -116,6 +116,7 @@ def test_other_amounts_in_the_middle_of_an_epoch(change: str, tmp_path: Path, sa
     assert trainer.lr_scheduler.get_last_lr() == pytest.approx([0.0, 0.0])
 
 
+@pytest.mark.slow
 def test_other_amounts_may_change_twice(tmp_path: Path) -> None:
     seen = cut(tmp_path, 4)
     seen += cut(tmp_path, 5, per_device_train_batch_size=3, resume="auto")
@@ -191,6 +192,7 @@ def test_more_and_fewer_epochs(tmp_path: Path, epochs: float, steps: int, said: 
     assert trainer.state.epoch == pytest.approx(max(epochs, 4 / 3), abs=0.2)
 
 
+@pytest.mark.slow
 def test_a_finished_run_may_be_extended(tmp_path: Path) -> None:
     cut(tmp_path, 9)
     assert resumed(tmp_path).state.global_step == 9

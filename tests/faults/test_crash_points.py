@@ -73,6 +73,7 @@ def test_nothing_is_published_before_it_is_on_disk(operations: list[tuple[str, s
         assert set(written) <= set(after)
 
 
+@pytest.mark.full
 def test_twenty_kills_at_random_moments(folder: Path, seed: int) -> None:
     outcome = run("kill", folder, seed, 20)
     assert outcome["wrong"] == []

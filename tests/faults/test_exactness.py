@@ -157,11 +157,13 @@ def _chosen_cuts() -> list[Any]:
     for name, scenario in SCENARIOS.items():
         for step in scenario.cuts:
             is_daily = scenario.daily and step in (scenario.cuts[1], scenario.cuts[2])
-            mark = pytest.mark.full if scenario.is_full else pytest.mark.slow
+            is_sampled = "workers" not in name or step == scenario.cuts[-1]
+            mark = pytest.mark.slow if is_sampled and not scenario.is_full else pytest.mark.full
             cases.append(pytest.param(name, step, marks=() if is_daily else mark, id=f"{name}, {step}"))
     return cases
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "step"), _chosen_cuts())
 def test_a_run_that_was_cut_ends_like_one_that_was_not(name: str, step: int, tmp_path: Path) -> None:
     assert_exact(name, step, tmp_path / "run")
@@ -233,6 +235,7 @@ def test_any_run_may_be_cut_again_and_again(name: str, tmp_path: Path) -> None:
 UNREPEATABLE = {"own generator": Unrepeatable, "streaming": lambda: streaming(shuffle=True, seed=None, shards=11)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", UNREPEATABLE)
 def test_a_stream_that_does_not_repeat_itself_is_refused(kind: str, tmp_path: Path) -> None:
     scenario = Scenario(data=UNREPEATABLE[kind])
@@ -254,6 +257,7 @@ def test_a_stream_with_a_state_is_read_only_from_there_on(tmp_path: Path) -> Non
     assert resumed.train_dataset.reads == 4
 
 
+@pytest.mark.slow
 def test_an_unfinished_step_is_not_counted(tmp_path: Path) -> None:
     """Its tokens and operations are counted when it is done again."""
 

@@ -51,6 +51,7 @@ CURVES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CURVES)
 def test_rates_are_those_of_a_run_that_was_always_set_so(change: str, tmp_path: Path) -> None:
     cut(tmp_path / "cut", 4)
@@ -142,6 +143,7 @@ def test_schedules_that_follow_a_metric_scale_with_the_rate(tmp_path: Path) -> N
     assert rates(trainer)[5] == pytest.approx(before * 10 * 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["reduce_lr_on_plateau", "greedy"])
 def test_from_a_curve_to_a_metric_and_back(kind: str, tmp_path: Path) -> None:
     metric = {"eval_strategy": "steps", "eval_steps": 3, "metric_for_best_model": "loss"}
@@ -189,6 +191,7 @@ def test_arguments_that_such_an_optimizer_does_not_follow_are_said_not_to_act(
     assert "learning_rate changed, but the optimizer was given by the script" in caplog.text
 
 
+@pytest.mark.slow
 def test_an_early_stop_takes_the_new_patience(tmp_path: Path) -> None:
     settings = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss", "learning_rate": 0.0}
 
@@ -207,6 +210,7 @@ def test_an_early_stop_takes_the_new_patience(tmp_path: Path) -> None:
     assert run(4, resume_from_checkpoint=True).state.global_step == 6
 
 
+@pytest.mark.slow
 def test_another_metric_begins_with_no_best_value(tmp_path: Path) -> None:
     settings = {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss", "save_steps": 1}
     cut(tmp_path, 4, **settings)
@@ -223,6 +227,7 @@ def history(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+@pytest.mark.slow
 def test_what_was_changed_is_kept_once_and_checkpoints_keep_what_was_true(tmp_path: Path) -> None:
     cut(tmp_path, 4)
     # Twice, as after a kill before the next checkpoint.
@@ -343,6 +348,7 @@ def test_a_finished_run_goes_on_at_a_constant_rate(tmp_path: Path) -> None:
     assert [rate for step, rate in rates(trainer).items() if step > 9] == [0.03, 0.03, 0.03]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("then", "now"),
     [
@@ -382,6 +388,7 @@ def test_schedules_of_torch_that_are_made_otherwise(then: Any, now: Any, tmp_pat
     assert {step: rate for step, rate in rates(parts).items() if step > 4} == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_steps_of_another_size_are_not_forgotten_at_the_next_resume(tmp_path: Path) -> None:
     seen = cut(tmp_path, 4)
     seen += cut(tmp_path, 8, per_device_train_batch_size=2, resume="auto")

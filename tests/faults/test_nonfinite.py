@@ -157,6 +157,7 @@ class Slowly(Watch):
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_the_watchdog_goes_back_too(make_args: MakeArgs, tmp_path: Path) -> None:
     """One that watched the run as it was before would take it for stuck, and end it if it is allowed to."""
     rows = poisoned_rows(12, 16, count=40)

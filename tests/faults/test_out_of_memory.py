@@ -102,7 +102,7 @@ def assert_same_run(one: Trainer, other: Trainer) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("in_backward", [False, True])
+@pytest.mark.parametrize("in_backward", [pytest.param(False, marks=pytest.mark.full), True])
 def test_an_error_at_any_call_leaves_no_trace(make_args: Make, in_backward: bool) -> None:
     """Every call of the first three steps fails once; weights, buffers, random numbers and events are as without."""
     whole, events = trained(make_args, Failing(never))
@@ -144,6 +144,7 @@ def test_batches_that_never_fit_run_in_pieces_from_the_first_step(
     assert "cut" in {event["kind"] for event in events}
 
 
+@pytest.mark.slow
 def test_the_look_before_the_first_step_takes_the_longest_samples(make_args: Make) -> None:
     datasets = pytest.importorskip("datasets")
     lengths = [3, 9, 2, 7, 5, 8, 1, 4]
@@ -182,6 +183,7 @@ def test_an_int_cuts_every_batch(make_args: Make) -> None:
     assert max(sizes) == 3
 
 
+@pytest.mark.slow
 def test_evaluation_is_cut_on_its_own(make_args: Make) -> None:
     rows = classification_rows(21)
 
@@ -202,6 +204,7 @@ def _accuracy(prediction: Any) -> dict[str, float]:
     return {"accuracy": float((prediction.predictions.argmax(-1) == prediction.label_ids).mean())}
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_the_cut_it_had(make_args: Make) -> None:
     """Where pieces end decides how sums are rounded, so bit-equal needs the same cut."""
     more = {"micro_batch": "auto", "save_strategy": "steps", "save_steps": 2}
@@ -250,6 +253,7 @@ def test_one_sample_that_does_not_fit_is_said(make_args: Make) -> None:
     assert "one sample at a time" in "".join(error.value.__notes__)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_cut_is_refused_by_its_name(make_args: Make) -> None:
     def packed(samples: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         rows = {name: torch.stack([sample[name] for sample in samples]) for name in samples[0]}
@@ -265,6 +269,7 @@ def test_what_cannot_be_cut_is_refused_by_its_name(make_args: Make) -> None:
     assert trainer.train().global_step == 6
 
 
+@pytest.mark.slow
 def test_other_errors_are_not_taken_for_it(make_args: Make) -> None:
     class Wrong(Plain):
         def forward(self, x: Tensor, labels: Tensor | None = None, **kwargs: Any) -> dict[str, Tensor]:
@@ -274,6 +279,7 @@ def test_other_errors_are_not_taken_for_it(make_args: Make) -> None:
         trained(make_args, Wrong(), micro_batch="auto")
 
 
+@pytest.mark.slow
 def test_batchnorm_and_dropout_are_noted_once(make_args: Make, caplog: pytest.LogCaptureFixture) -> None:
     class Normed(Failing):
         def __init__(self) -> None:
@@ -286,6 +292,7 @@ def test_batchnorm_and_dropout_are_noted_once(make_args: Make, caplog: pytest.Lo
     assert "dropout" in noted[0].message
 
 
+@pytest.mark.slow
 def test_auto_find_batch_size_is_the_same_thing(make_args: Make) -> None:
     whole, _ = trained(make_args, Failing(never))
     trainer, _ = trained(make_args, Failing(lambda call, rows: rows > 4), auto_find_batch_size=True)

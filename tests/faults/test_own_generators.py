@@ -105,6 +105,7 @@ def test_a_sampler_that_remembers_is_passed_once_an_epoch(tmp_path: Path, make: 
         assert epochs == [list(each) for twin in [Counts()] for each in (iter(twin), iter(twin), iter(twin))]
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_does_not_change_what_a_dataset_draws(tmp_path: Path) -> None:
     assert straight("own dataset, numpy")[0]["weights"] == straight("own dataset, 2 workers")[0]["weights"]
 
@@ -158,6 +159,7 @@ def trained(folder: Path, model: Any, **extra: Any) -> Trainer:
     return trainer
 
 
+@pytest.mark.slow
 def test_an_error_after_a_draw_is_rescued_from_before_it(tmp_path: Path) -> None:
     whole = weights(trained(tmp_path / "whole", Breaking(None)))
     with pytest.raises(RuntimeError, match="out of luck"):
@@ -174,6 +176,7 @@ class Cuttable(OwnNet):
         self.layers[1] = nn.Identity()
 
 
+@pytest.mark.slow
 def test_a_step_that_ran_out_of_memory_draws_the_same_again(tmp_path: Path) -> None:
     """Whether it had drawn before it failed makes no difference."""
 
@@ -202,6 +205,7 @@ def test_a_step_that_ran_out_of_memory_draws_the_same_again(tmp_path: Path) -> N
     assert_equal(*ends)
 
 
+@pytest.mark.slow
 def test_the_look_for_a_batch_that_fits_draws_nothing(tmp_path: Path) -> None:
     ends = [
         weights(trained(tmp_path / str(cut), Cuttable(), micro_batch=cut, save_strategy="no")) for cut in ("auto", None)

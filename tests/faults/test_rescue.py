@@ -81,6 +81,7 @@ CASES: dict[str, tuple[type[Exception], int, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_the_last_boundary_is_saved_and_continued_exactly(tmp_path: Path, case: str) -> None:
     error, step, options = CASES[case]

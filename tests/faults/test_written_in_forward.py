@@ -75,6 +75,7 @@ def test_an_error_in_the_middle_of_a_step(tmp_path: Path, straight: str, step: i
     assert runner.fingerprint(trainer) == straight
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [3, 6])
 def test_a_step_that_does_not_fit_into_memory_is_done_again(tmp_path: Path, step: int) -> None:
     """What it had written before it failed is gone: all is as if it had failed at once."""
@@ -88,6 +89,7 @@ def test_a_step_that_does_not_fit_into_memory_is_done_again(tmp_path: Path, step
     assert ends[0] == ends[1]
 
 
+@pytest.mark.slow
 def test_the_look_before_the_first_step_leaves_no_trace(tmp_path: Path, straight: str) -> None:
     model = Codebook()
     trainer = build(tmp_path, model, looks=True, micro_batch="auto")
@@ -124,6 +126,7 @@ class Queue(nn.Module):
         return self.out(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [1, 4])
 def test_a_few_columns_of_a_table_are_those_of_the_step_that_is_saved(tmp_path: Path, first: int) -> None:
     """Also where the model writes nothing in its first steps."""
@@ -164,6 +167,7 @@ def test_a_buffer_that_is_first_written_late_is_put_back_too(tmp_path: Path, way
     assert int(model.count) == 3, "of the steps 5, 6, 7 and 8 the sixth was not finite"
 
 
+@pytest.mark.slow
 def test_parameters_that_the_optimizer_does_not_hold_start_each_step_without_gradients(tmp_path: Path) -> None:
     """Their gradients count in the norm by which all are clipped: a resume has none of an earlier step."""
 

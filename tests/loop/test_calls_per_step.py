@@ -36,6 +36,7 @@ def calls_per_step(defaults: bool, steps: int = 120) -> float:
     return (marks[-1] - marks[half]) / (len(marks) - 1 - half)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("defaults", [False, True])
 def test_a_step_makes_no_more_calls_than_it_did(defaults: bool, capsys: pytest.CaptureFixture[str]) -> None:

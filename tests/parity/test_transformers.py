@@ -92,6 +92,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("sampling", ["sequential", "random"])
 def test_same_run(tmp_path: Path, name: str, sampling: str) -> None:
@@ -129,6 +130,7 @@ def test_a_transformers_arguments_object_is_accepted(tmp_path: Path) -> None:
     assert trainer.args.per_device_train_batch_size == args.per_device_train_batch_size
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_transformers_is_named_and_nothing_in_it_unpickled(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"max_steps": 1, "save_steps": 1, "use_cpu": True, "disable_tqdm": True}
     hf_args = transformers.TrainingArguments(str(tmp_path), **settings)

@@ -69,6 +69,7 @@ def assert_same(results: list[tuple[NormRecorder, dict[str, torch.Tensor]]], tol
             torch.testing.assert_close(other[name], weights[name], rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cuts", [CUTS, UNEVEN], ids=["even", "uneven"])
 def test_plain_module_with_kwargs(
     make_args: Callable[..., TrainingArguments], cuts: list[tuple[int, int]], seed: int
@@ -139,6 +140,7 @@ class StepCallsSuper(Trainer):
         return super().training_step(model, inputs, num_items_in_batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trainer_class", [WithoutCount, Oldest, WithKwargs, DividesSum, CallsSuper, StepCallsSuper])
 def test_overrides_of_every_signature(
     make_args: Callable[..., TrainingArguments], trainer_class: type[Trainer]
@@ -156,6 +158,7 @@ def _mean(outputs: Any, labels: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(outputs["logits"], labels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [_sum_over_count, _mean])
 def test_compute_loss_func(make_args: Callable[..., TrainingArguments], loss: Callable[..., torch.Tensor]) -> None:
     rows = classification_rows(16, dtype=torch.float64)
@@ -178,6 +181,7 @@ class MaskedMean(nn.Module):
         return {"loss": (losses * kept).sum() / kept.sum(), "logits": logits}
 
 
+@pytest.mark.slow
 def test_a_micro_batch_without_targets_cannot_poison_the_step(make_args: Callable[..., TrainingArguments]) -> None:
     rows = classification_rows(16, dtype=torch.float64)
     for index in (4, 5, 6, 7):
@@ -187,6 +191,7 @@ def test_a_micro_batch_without_targets_cannot_poison_the_step(make_args: Callabl
     assert all(torch.isfinite(value).all() for value in results[0][1].values())
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     batch=st.integers(1, 9),

@@ -30,7 +30,11 @@ class Small(Plain):
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=10 if settings.default.max_examples <= 100 else 100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     batch=st.integers(1, 9),
     accumulation=st.integers(1, 3),

@@ -53,6 +53,7 @@ class EveryStep(TrainerCallback):
 # ---- A: exactness
 
 
+@pytest.mark.slow
 def test_realised_sparsity_is_the_target_after_every_update(tmp_path: Path, seed: int) -> None:
     """With Adam's momentum pulling at masked weights, and again after a save and a resume."""
     recipe = pruning_recipe(0.9, 3.0, 4.0)
@@ -216,6 +217,7 @@ distillation_modifiers:
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The recipe sets the learning rate")
 @pytest.mark.parametrize("name", list(RECIPES))
 @pytest.mark.parametrize("stop", [7, 86, 101])
@@ -252,6 +254,7 @@ def test_resume_at_any_step_gives_the_same_bits(tmp_path: Path, name: str, stop:
 # ---- with the rest of a run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -282,6 +285,7 @@ def test_averaged_weights_are_as_sparse(tmp_path: Path) -> None:
             assert abs(int((parameter == 0).sum()) - 0.85 * parameter.numel()) <= 1, name
 
 
+@pytest.mark.slow
 def test_best_is_looked_for_only_when_the_model_is_final(tmp_path: Path) -> None:
     model = MLP(24)
     args = {
@@ -299,6 +303,7 @@ def test_best_is_looked_for_only_when_the_model_is_final(tmp_path: Path) -> None
             assert abs(int((parameter == 0).sum()) - 0.95 * parameter.numel()) <= 1
 
 
+@pytest.mark.slow
 def test_an_earlier_best_keeps_its_own_masks(tmp_path: Path) -> None:
     """Asked for by hand: the best model is loaded as it was, not with the zeros of the end."""
     model = MLP(24)

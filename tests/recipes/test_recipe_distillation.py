@@ -309,6 +309,7 @@ def test_outputs_of_layers_with_every_comparison(make_args: MakeArgs, comparison
     assert set(model.state_dict()) == set(Plain().state_dict())
 
 
+@pytest.mark.slow
 def test_resume_is_exact_with_projections_and_self(make_args: MakeArgs, tmp_path: Path) -> None:
     def run(folder: str, stop: int | None, resume: bool = False) -> Plain:
         recipe = [

@@ -137,6 +137,7 @@ def second_order() -> list[Modifier]:
     return [OBSPruningModifier(init_sparsity=0.2, final_sparsity=0.6, num_grads=4, fisher_block_size=8, **when)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro_batch", ["auto", 8])
 def test_sampled_gradients_are_cut_as_batches_are(micro_batch: Any, tmp_path: Path) -> None:
     whole, cut = Failing(), Limited(8)
@@ -147,6 +148,7 @@ def test_sampled_gradients_are_cut_as_batches_are(micro_batch: Any, tmp_path: Pa
         assert torch.equal(weight == 0, cut.state_dict()[name] == 0), name
 
 
+@pytest.mark.slow
 def test_a_sample_that_does_not_fit_is_drawn_in_pieces(tmp_path: Path) -> None:
     class LessFromNowOn(TrainerCallback):
         def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

@@ -71,6 +71,7 @@ def ranges(model: nn.Module) -> dict[str, Tensor]:
 # ---- gradient checkpointing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_gradient_checkpointing_does_not_move_the_ranges_of_quantizers_twice(reentrant: bool, tmp_path: Path) -> None:
     plain, checkpointed = language_model(), language_model()
@@ -136,6 +137,7 @@ def test_padding_does_not_count_where_a_loss_takes_the_labels_out(tmp_path: Path
         assert torch.allclose(weight, own.state_dict()[name], atol=1e-5), name
 
 
+@pytest.mark.slow
 def test_a_teacher_that_decodes_reads_what_the_labels_say(tmp_path: Path) -> None:
     student, teacher = translator(), translator(1)
     rows = sentences(4)
@@ -254,6 +256,7 @@ EVERY_STEP: dict[str, Callable[[], Modifier]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", EVERY_STEP)
 def test_a_stop_does_not_repeat_what_is_done_at_every_step(case: str, tmp_path: Path) -> None:
     def run(folder: str, callbacks: list[Any], **options: Any) -> nn.Module:

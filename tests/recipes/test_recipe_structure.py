@@ -79,6 +79,7 @@ def train(folder: Path, *, resume: str | None = None, callbacks: Any = None, **m
     return trainer, model
 
 
+@pytest.mark.slow
 def test_the_network_is_really_smaller_and_goes_on_training(tmp_path: Path) -> None:
     sizes: dict[int, int] = {}
 
@@ -98,6 +99,7 @@ def test_the_network_is_really_smaller_and_goes_on_training(tmp_path: Path) -> N
         assert trainer.optimizer.state[parameter]["exp_avg"].shape == parameter.shape
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [10, 16, 25])
 def test_resume_before_at_and_after_it(tmp_path: Path, stop: int) -> None:
     _, whole = train(tmp_path)
@@ -107,6 +109,7 @@ def test_resume_before_at_and_after_it(tmp_path: Path, stop: int) -> None:
         assert torch.equal(one, other)
 
 
+@pytest.mark.slow
 def test_compiled_and_averaged(tmp_path: Path) -> None:
     average = EMACallback(decay=0.5, use_at_end=True)
     _, plain = train(tmp_path / "plain", callbacks=[EMACallback(decay=0.5, use_at_end=True)])
@@ -116,6 +119,7 @@ def test_compiled_and_averaged(tmp_path: Path) -> None:
     assert average.state_dict()["tensors"]["layers.0.weight"].shape == (4, 1, 3, 3)
 
 
+@pytest.mark.slow
 def test_a_saved_small_network_is_read_into_one_as_it_was_built(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
@@ -153,6 +157,7 @@ def test_what_needs_whole_tensors_is_refused_on_shards(tmp_path: Path) -> None:
         dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_masks_beside_a_saved_model_take_a_bit_each(tmp_path: Path) -> None:
     from trainwright.training.recipe_folder import read_recipe_state
 
@@ -179,6 +184,7 @@ def test_masks_beside_a_saved_model_take_a_bit_each(tmp_path: Path) -> None:
     assert state < 0.05 * weights
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_the_model_alone_knows_its_masks(tmp_path: Path) -> None:
     from trainwright.training.recipe_folder import read_recipe_state
 

@@ -227,6 +227,7 @@ def _content(path: Path) -> bytes:
         return b"".join(archive.read(name) for name in archive.namelist())
 
 
+@pytest.mark.slow
 def test_files_that_a_kill_left_half_written_do_not_stop_the_next_process(make_args: MakeArgs) -> None:
     options = {"report_to": "dvclive", "logging_steps": 1, "save_strategy": "steps", "save_steps": 2}
     train(make_args(max_steps=2, **options))

@@ -154,6 +154,7 @@ def test_all_at_once(make_args: MakeArgs) -> None:
         check_files(stored)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EACH)
 def test_a_run_that_fails_and_goes_on_is_one_run(name: str, make_args: MakeArgs) -> None:
     args = arguments(make_args, [name])
@@ -223,6 +224,7 @@ def test_a_new_run_in_the_same_folder_gets_a_new_id(make_args: MakeArgs) -> None
     assert json.loads((folder / "trackers.json").read_text())["mlflow"] != first
 
 
+@pytest.mark.slow
 def test_an_evaluation_and_a_file_after_training_join_the_run(make_args: MakeArgs, tmp_path: Path) -> None:
     trainer = train(arguments(make_args, ["jsonl", "tensorboard"]))
     trainer.evaluate()

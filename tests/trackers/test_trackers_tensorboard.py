@@ -113,6 +113,7 @@ def test_a_missing_package_is_named_before_the_first_step(make_args: MakeArgs, m
     assert trainer.state.global_step == 0
 
 
+@pytest.mark.slow
 def test_files_of_runs_that_follow_at_once_are_read_in_their_order(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         tracker = TensorBoardTracker(folder=tmp_path)

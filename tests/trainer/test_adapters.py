@@ -131,6 +131,7 @@ def run(make_args: Make, folder: Path, make: Callable[[], Any], seed: int = 0, *
     return trainer
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Already found a `peft_config`")
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_resume_is_bit_equal(make_args: Make, tmp_path: Path, kind: str) -> None:
@@ -153,6 +154,7 @@ def test_frozen_adapters_come_back_too(make_args: Make, tmp_path: Path) -> None:
     assert all(torch.equal(tensor, first[name]) for name, tensor in model.state_dict().items() if "lora_" in name)
 
 
+@pytest.mark.slow
 def test_nothing_is_stored_twice(make_args: Make, tmp_path: Path) -> None:
     run(make_args, tmp_path / "plain", named("mine"))
     assert BESIDE not in read_manifest(tmp_path / "plain/checkpoint-4")["files"]

@@ -97,6 +97,7 @@ def run_args(make_args: Callable[..., TrainingArguments]) -> Callable[..., Train
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["zip", "memory"])
 def test_a_stopped_run_goes_on_bit_equal(kind: str, run_args: Callable[..., TrainingArguments], tmp_path: Path) -> None:
     def make() -> Any:
@@ -117,6 +118,7 @@ def test_a_stopped_run_goes_on_bit_equal(kind: str, run_args: Callable[..., Trai
     assert list((tmp_path / "run").glob("checkpoint-*")) == []
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_from_the_last_save(
     run_args: Callable[..., TrainingArguments], tmp_path: Path
 ) -> None:

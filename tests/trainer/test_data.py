@@ -96,6 +96,7 @@ def test_every_kind_of_dataset_trains_and_evaluates_alike(make_args: Make, kind:
     assert Trainer(model, make_args()).predict(KINDS[kind]()).predictions.shape == (16, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["map-style", "datasets", "iterable"])
 def test_workers_do_not_change_the_run(make_args: Make, kind: str) -> None:
     workers = 1 if kind == "iterable" else 2
@@ -107,6 +108,7 @@ def test_workers_do_not_change_the_run(make_args: Make, kind: str) -> None:
             assert torch.equal(value, expected[name]), name
 
 
+@pytest.mark.slow
 def test_no_worker_outlives_its_run(make_args: Make) -> None:
     args = make_args(max_steps=6, dataloader_num_workers=2, dataloader_persistent_workers=True)
     trainer = Trainer(Plain().float(), args, train_dataset=ROWS, eval_dataset=ROWS)
@@ -230,6 +232,7 @@ def test_token_budgets_are_kept_and_every_sample_is_seen_once_an_epoch(make_args
     assert trainer.state.epoch == pytest.approx(2.0)
 
 
+@pytest.mark.slow
 def test_token_budgets_resume_exactly(make_args: Make, tmp_path: Path) -> None:
     class StopAt(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -268,6 +271,7 @@ def test_token_budgets_weigh_targets_alike(make_args: Make) -> None:
     assert norm(max_tokens_per_batch=64, gradient_accumulation_steps=batches) == pytest.approx(whole, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_grouping_by_a_length_column_reads_no_sample(make_args: Make) -> None:
     rows = sentences()
     columns = {key: [row[key] for row in rows] for key in rows[0]} | {"length": [len(row["input_ids"]) for row in rows]}

@@ -37,6 +37,7 @@ def press() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("work", "extra"), [(press, {}), (press, {"handle_signals": False}), (interrupt, {}), (interrupt, {"resume": None})]
 )
@@ -125,6 +126,7 @@ def judged(folder: Path, callbacks: list[Any], **extra: Any) -> Trainer:
     )
 
 
+@pytest.mark.slow
 def test_early_stopping_says_since_when_nothing_improved(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "trainwright"):
         output = judged(tmp_path, [EarlyStoppingCallback(2)]).train()
@@ -160,6 +162,7 @@ class MyCallback(TrainerCallback):
         return control
 
 
+@pytest.mark.slow
 def test_any_callback_that_stops_a_training_is_named(tmp_path: Path) -> None:
     output = runner.build(tmp_path, [Fickle(), MyCallback()]).train()
     assert output.stopped_early == "MyCallback set control.should_training_stop"
@@ -184,6 +187,7 @@ def test_a_stop_that_no_callback_asked_for_is_told_too(tmp_path: Path) -> None:
     assert output.stopped_early == "something set control.should_training_stop"
 
 
+@pytest.mark.slow
 def test_the_reason_is_known_after_an_interruption_between_the_decision_and_the_end(tmp_path: Path) -> None:
     sent: list[bool] = []
 

@@ -86,6 +86,7 @@ def test_a_model_without_a_loss_and_labels_says_what_is_missing(make_args: Calla
         Trainer(Bare().float(), make_args(max_steps=1), train_dataset=rows).train()
 
 
+@pytest.mark.slow
 def test_regression_with_real_labels(make_args: Callable[..., TrainingArguments]) -> None:
     rows = [{"x": row["x"], "labels": row["x"][:1]} for row in ROWS]
     model = Bare(6, 1).float()
@@ -197,6 +198,7 @@ def test_overflow_watch_names_the_module(make_args: Callable[..., TrainingArgume
         Trainer(model, args, train_dataset=ROWS).train()
 
 
+@pytest.mark.slow
 def test_two_trainers_do_not_disturb_each_other(make_args: Callable[..., TrainingArguments], tmp_path: Any) -> None:
     def build(name: str, rate: float) -> Trainer:
         args = make_args(max_steps=6, learning_rate=rate, output_dir=str(tmp_path / name))

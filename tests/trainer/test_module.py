@@ -124,6 +124,7 @@ def test_after_backward_sees_each_share_of_the_loss(make_args: MakeArgs) -> None
     assert sum(shares) == pytest.approx(trainer.state.log_history[0]["loss"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_step_that_did_not_fit_is_told_to_the_module(make_args: MakeArgs) -> None:
     class Large(Classifier):
         """From the second step on, no more than two samples fit."""
@@ -400,6 +401,7 @@ def test_a_causal_model_inside_counts_shifted_targets() -> None:
     assert Language(True).count_targets(batch) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_at", [3, 4])
 def test_a_resumed_module_goes_on_bit_for_bit(make_args: MakeArgs, tmp_path: Path, stop_at: int) -> None:
     class Noisy(Classifier):

@@ -70,6 +70,7 @@ def test_means_of_an_evaluation_do_not_depend_on_the_batches(make_args: MakeArgs
     assert trainer.test(rows)["test_mean_x"] == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_logs_the_same_means(make_args: MakeArgs, tmp_path: Path) -> None:
     def trainer(name: str, callbacks: list[Any]) -> Trainer:
         args = make_args(

@@ -229,6 +229,7 @@ SCHEDULES: dict[str, Callable[[Any, StepPlan], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop_at", [3, 5])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_schedules_resume_where_they_were(make_args: MakeArgs, tmp_path: Path, name: str, stop_at: int) -> None:
@@ -275,6 +276,7 @@ def test_several_optimizers_equal_a_raw_loop(make_args: MakeArgs) -> None:
     assert isinstance(trainer.optimizer, JointOptimizer)
 
 
+@pytest.mark.slow
 def test_several_optimizers_resume_bit_for_bit(make_args: MakeArgs, tmp_path: Path) -> None:
     whole = Trainer(configured(_two), make_args(max_steps=6), train_dataset=classification_rows(20))
     whole.train()
@@ -393,6 +395,7 @@ def test_a_gan_by_hand_equals_a_raw_loop(make_args: MakeArgs) -> None:
     assert [entry["made"] for entry in entries] == [entry["loss"] for entry in entries] == logged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("background", [True, False])
 def test_a_gan_resumes_bit_for_bit(make_args: MakeArgs, tmp_path: Path, background: bool) -> None:
     options: dict[str, Any] = {"max_steps": 7, "save_in_background": background}

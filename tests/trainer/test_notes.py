@@ -25,8 +25,8 @@ Trainer(Plain().float(), args, train_dataset=rows).train()
     ("setup", "more", "shown"),
     [
         ("", "", True),
-        ("", ", log_level='error'", False),
-        ("logging.basicConfig(level=logging.WARNING)", "", False),
+        pytest.param("", ", log_level='error'", False, marks=pytest.mark.full),
+        pytest.param("logging.basicConfig(level=logging.WARNING)", "", False, marks=pytest.mark.full),
         ("logging.basicConfig(level=logging.INFO)", "", True),
     ],
 )

@@ -62,6 +62,7 @@ def build(folder: Path, model: nn.Module, bad: int | None = None, **extra: Any) 
     return Trainer(model, TrainingArguments(str(folder), **{**settings, **extra}), train_dataset=rows(bad))
 
 
+@pytest.mark.slow
 def test_an_error_after_a_rewind_is_rescued_where_the_run_stands(tmp_path: Path) -> None:
     """The third batch is left out after a rewind; then a step breaks off in its middle."""
     straight = build(tmp_path / "straight", Net(), bad=9)
@@ -113,6 +114,7 @@ def test_the_page_of_the_documentation_is_the_code_that_runs(tmp_path: Path, mon
     assert called == [trainer._present_run()]
 
 
+@pytest.mark.slow
 def test_a_trainer_that_is_let_go_takes_its_memory_along(tmp_path: Path) -> None:
     """At once: a notebook that trains a second model should not have to hold two."""
     model = Net()
@@ -193,6 +195,7 @@ def test_overrides_reach_the_loss_however_deep_and_whenever_they_come(tmp_path: 
     assert len(patched) == 2
 
 
+@pytest.mark.slow
 def test_a_trainer_can_be_sent_to_another_process(tmp_path: Path) -> None:
     """Before a training and after one; what arrives trains as what was sent."""
     trainer = build(tmp_path, Net())

@@ -45,6 +45,7 @@ class StopAt(TrainerCallback):
 SAVING: dict[str, Any] = {"max_steps": 6, "save_strategy": "steps", "save_steps": 3, "learning_rate": 1e-2}
 
 
+@pytest.mark.slow
 def test_only_the_adapter_is_trained_and_saved(make_args: Make, tmp_path: Path) -> None:
     model = adapted()
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -62,6 +63,7 @@ def test_only_the_adapter_is_trained_and_saved(make_args: Make, tmp_path: Path) 
         assert torch.equal(value, model.state_dict()[name]), name
 
 
+@pytest.mark.slow
 def test_adapters_resume_bit_equal(make_args: Make, tmp_path: Path) -> None:
     rows = token_rows(16)
 
@@ -78,6 +80,7 @@ def test_adapters_resume_bit_equal(make_args: Make, tmp_path: Path) -> None:
         assert torch.equal(value, whole[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_gradient_checkpointing_reaches_adapters_on_a_frozen_base(make_args: Make, reentrant: bool) -> None:
     rows = token_rows(8)
@@ -93,6 +96,7 @@ def test_gradient_checkpointing_reaches_adapters_on_a_frozen_base(make_args: Mak
         torch.testing.assert_close(value, plain[name], msg=name)
 
 
+@pytest.mark.slow
 def test_the_best_adapter_is_loaded_at_the_end(make_args: Make, tmp_path: Path) -> None:
     rows = token_rows(8)
     args = make_args(
@@ -235,6 +239,7 @@ def test_without_generation_it_is_an_ordinary_trainer(tmp_path: Path) -> None:
 # ---- hyperparameter search
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_search_tries_arguments_and_puts_them_back(make_args: Make, tmp_path: Path) -> None:
     tried: list[tuple[float, float, int | None]] = []

@@ -174,6 +174,7 @@ def test_sparse_gradients_are_clipped_like_others(make_args: Make) -> None:
         torch.testing.assert_close(ours, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optim", ["auto", "muon", "adafactor", "adamw_torch_fused", "rmsprop", "adagrad"])
 def test_optimizers_by_name_learn(make_args: Make, optim: str) -> None:
     model = tiny_bert() if optim == "muon" else None
@@ -215,6 +216,7 @@ class StopAt(TrainerCallback):
         control.should_training_stop = state.global_step >= self.step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optim", ["schedule_free_adamw", "muon", "adafactor"])
 def test_resume_is_exact(make_args: Make, optim: str) -> None:
     scheduler = "constant" if optim.startswith("schedule_free") else "linear"
@@ -239,6 +241,7 @@ def test_fractions_of_the_run_are_resolved(make_args: Make) -> None:
     assert rates[3] < rates[2]
 
 
+@pytest.mark.slow
 def test_memory_metrics_have_transformers_keys(make_args: Make) -> None:
     trainer = Trainer(Plain().float(), make_args(max_steps=1, skip_memory_metrics=False), train_dataset=ROWS)
     metrics = trainer.train().metrics

@@ -88,6 +88,7 @@ def test_resume_is_bit_equal(
     assert resumed.state.global_step == straight.state.global_step == 16
 
 
+@pytest.mark.slow
 def test_resume_of_a_language_model_with_tied_weights(make_args: Callable[..., TrainingArguments]) -> None:
     rows = token_rows(12)
     args = make_args(
@@ -110,6 +111,7 @@ class Stream(IterableDataset[Any]):
         return iter(self.rows)
 
 
+@pytest.mark.slow
 def test_resume_on_a_stream_past_its_first_epoch(make_args: Callable[..., TrainingArguments], tmp_path: Path) -> None:
     rows = classification_rows(20)
 
@@ -126,6 +128,7 @@ def test_resume_on_a_stream_past_its_first_epoch(make_args: Callable[..., Traini
     assert_resumes_like_straight(build, 7)
 
 
+@pytest.mark.slow
 def test_a_loader_of_ones_own_resumes_too(make_args: Callable[..., TrainingArguments], tmp_path: Path) -> None:
     rows = classification_rows(20)
 
@@ -198,6 +201,7 @@ def test_weights_only_checkpoints_do_not_pretend_to_resume(make_args: Callable[.
         trainer.train(resume_from_checkpoint=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streaming", [False, True])
 def test_the_end_of_an_epoch_is_neither_lost_nor_done_twice(
     make_args: Callable[..., TrainingArguments], tmp_path: Path, streaming: bool
@@ -246,6 +250,7 @@ class NoisyStream(Stream):
         return ({**row, "x": row["x"] + torch.randn(6) * 0.1} for row in self.rows)
 
 
+@pytest.mark.slow
 def test_resume_on_a_stream_that_draws_random_numbers(
     make_args: Callable[..., TrainingArguments], tmp_path: Path
 ) -> None:

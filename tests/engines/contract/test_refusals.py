@@ -90,6 +90,7 @@ def test_optimizers_without_a_rule_are_refused(engine: str, tmp_path: Path) -> N
         trainer.train()
 
 
+@pytest.mark.slow
 def test_an_operation_that_is_missing_is_named_with_its_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lacking = {torch.ops.aten.tanh.default}
     from trainwright.config import probe
@@ -152,6 +153,7 @@ LOST = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", OTHERS, indirect=True)
 @pytest.mark.parametrize("what", list(LOST))
 def test_what_a_graph_loses_is_refused(what: str, engine: str, tmp_path: Path) -> None:
@@ -167,6 +169,7 @@ class NotByTorch(Dense):
         return super().forward(x, labels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["seam"], indirect=True)
 def test_an_error_of_torchs_own_run_says_how_to_leave_it_out(engine: str, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="not implemented") as failed:
@@ -175,6 +178,7 @@ def test_an_error_of_torchs_own_run_says_how_to_leave_it_out(engine: str, tmp_pa
     assert train(tmp_path / "b", engine, NotByTorch(), engine_check=False).trainer.state.global_step == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", OTHERS, indirect=True)
 def test_unless_it_is_wanted(engine: str, tmp_path: Path) -> None:
     assert train(tmp_path, engine, Beside("backward"), engine_check=False).trainer.state.global_step == 4

@@ -44,6 +44,7 @@ class Stops(nn.Module):
         return (self.w.detach() * x + self.w * scale + self.v * other + (self.w * self.v).detach() * self.v).sum()
 
 
+@pytest.mark.slow
 def test_no_gradient_flows_where_torch_lets_none_through() -> None:
     found, expected = gradients(Stops(), (torch.tensor([1.0]),))
     assert found == expected == {"w": torch.tensor([4.0]), "v": torch.tensor([12.0])}
@@ -62,6 +63,7 @@ class Random(nn.Module):
         return (self.drop(pictures.transpose(1, 2)) ** 2).sum()
 
 
+@pytest.mark.slow
 def test_random_numbers_are_those_torch_would_draw() -> None:
     torch.manual_seed(0)
     found, expected = gradients(Random(), (torch.randn(4, 6),))
@@ -79,6 +81,7 @@ class Recurrent(nn.Module):
         return (values**2).sum() + sum((end**3).sum() for end in (ends if isinstance(ends, tuple) else (ends,)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 @pytest.mark.parametrize("options", [{}, {"bidirectional": True, "batch_first": True}])
 def test_dropout_between_recurrent_layers(kind: Callable[..., nn.Module], options: dict[str, bool]) -> None:
@@ -104,6 +107,7 @@ class Strided(nn.Module):
         return (windows.sum(1) ** 2).sum() + (diagonal**3).sum() + (turned[0] * turned[1]).sum() + (pooled**2).sum()
 
 
+@pytest.mark.slow
 def test_reads_by_stride() -> None:
     torch.manual_seed(0)
     found, expected = gradients(Strided(), (torch.randn(4, 6),))
@@ -122,6 +126,7 @@ class Pair(nn.Module):
         return nn.functional.cross_entropy(self.head(self.embed(tokens)), labels)
 
 
+@pytest.mark.slow
 def test_a_tensor_given_twice_and_a_weight_used_twice() -> None:
     torch.manual_seed(0)
     model, tokens = Pair(), torch.tensor([1, 2, 3])

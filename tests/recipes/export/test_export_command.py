@@ -91,6 +91,7 @@ def test_compressed_tensors_have_the_trained_grids(run: Any, tmp_path: Path) -> 
     assert torch.equal(stored["layers.3.input_scale"], inputs[0].reshape(1))
 
 
+@pytest.mark.slow
 def test_onnx_is_checked_with_the_sample(run: Any, tmp_path: Path) -> None:
     from trainwright.recipes.export.onnx_graph import run_onnx
 
@@ -110,6 +111,7 @@ def test_onnx_is_checked_with_the_sample(run: Any, tmp_path: Path) -> None:
     assert call(*words, "--output", tmp_path / "p", "--sample", sample)[0] == 0
 
 
+@pytest.mark.slow
 def test_a_folder_of_transformers_says_itself_how_it_is_built(tmp_path: Path) -> None:
     import transformers
 
@@ -180,6 +182,7 @@ def test_mistakes(run: Any, tmp_path: Path) -> None:
     assert "a shape such as" in said
 
 
+@pytest.mark.slow
 def test_help_does_not_wait_for_torch() -> None:
     code = "import sys; from trainwright.cli import main; sys.argv = ['trainwright', 'export', '--help']\n"
     code += "try:\n    main()\nexcept SystemExit:\n    pass\nassert 'torch' not in sys.modules\n"

@@ -218,6 +218,7 @@ class Shifted(nn.Module):
         return self.chain(pictures)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scheme",
     [
@@ -265,6 +266,7 @@ def test_onnx_gives_the_same_in_onnxruntime(scheme: Any, tmp_path: Path) -> None
     assert not any(tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) > 1 for tensor in stored.values())
 
 
+@pytest.mark.slow
 def test_onnx_of_a_language_model_takes_any_batch_and_length(tmp_path: Path) -> None:
     from trainwright.recipes.export.onnx_graph import run_onnx
 
@@ -278,6 +280,7 @@ def test_onnx_of_a_language_model_takes_any_batch_and_length(tmp_path: Path) -> 
     assert np.sqrt(np.mean((found - expected) ** 2) / np.mean(expected**2)) < 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_onnx_of_other_number_formats(dtype: torch.dtype, tmp_path: Path) -> None:
     model = Shifted().to(dtype).eval()
@@ -313,6 +316,7 @@ class Moody(nn.Module):
         return self.layer(values) * (2 if torch.compiler.is_exporting() else 1)
 
 
+@pytest.mark.slow
 def test_a_graph_that_computes_something_else_is_not_handed_out(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"off by 100.00%"):
         export_model(Moody(), tmp_path, to="onnx", example_inputs=torch.randn(3, 4))

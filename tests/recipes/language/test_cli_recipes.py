@@ -82,6 +82,7 @@ def test_mistakes_are_bad_usage(recipe: Path, command: str) -> None:
         assert done.output.startswith("Error: ")
 
 
+@pytest.mark.slow
 def test_a_pipe_that_takes_ascii_only(recipe: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "trainwright", "recipe", "show", str(recipe)],

@@ -214,6 +214,7 @@ safe = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(safe)
 def test_arithmetic_is_that_of_python(text: str) -> None:
     wanted = eval(text, {"x": 5})  # noqa: S307 - made above, of numbers

@@ -116,11 +116,13 @@ def staged_recipes(draw: Any) -> Recipe:
     return Recipe(stages, draw(versions))
 
 
+@pytest.mark.slow
 @given(plain_recipes | staged_recipes())
 def test_what_is_written_is_read_as_it_was(recipe: Recipe) -> None:
     assert_comes_back(recipe)
 
 
+@pytest.mark.slow
 @given(plain_recipes | staged_recipes(), plain_recipes | staged_recipes(), st.booleans())
 def test_also_after_composing(base: Recipe, additional: Recipe, keep: bool) -> None:
     try:

@@ -75,6 +75,7 @@ def test_the_axis_can_be_read(epochs: float, width: int) -> None:
     assert values[0] == 0
 
 
+@pytest.mark.slow
 @given(plain_recipes | staged_recipes(), st.integers(0, 120), st.booleans())
 def test_never_wider_than_asked_and_nothing_for_the_terminal_to_obey(recipe: Recipe, width: int, plain: bool) -> None:
     text = draw(recipe, width, ascii_only=plain)
@@ -83,6 +84,7 @@ def test_never_wider_than_asked_and_nothing_for_the_terminal_to_obey(recipe: Rec
     assert text.isascii() or not plain
 
 
+@pytest.mark.slow
 @given(plain_recipes | staged_recipes())
 def test_the_svg_is_xml(recipe: Recipe) -> None:
     root = ElementTree.fromstring(draw_svg(recipe))

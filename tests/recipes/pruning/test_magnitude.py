@@ -241,6 +241,7 @@ def test_a_new_run_starts_afresh() -> None:
     assert sparsity(again.model.get_parameter("hidden.weight")) == 0
 
 
+@pytest.mark.slow
 def test_most_of_a_digits_network_can_go() -> None:
     """A quick look that 90 % pruning leaves a network that still knows digits."""
     import sklearn.datasets as datasets

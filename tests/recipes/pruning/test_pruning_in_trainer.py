@@ -60,6 +60,7 @@ class Stop(TrainerCallback):
             control.should_save = control.should_training_stop = True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_stop_changes_nothing(case: str, tmp_path: Path) -> None:
     def run(folder: str, callbacks: list[Any], **options: Any) -> tuple[Trainer, nn.Module]:

@@ -121,6 +121,7 @@ def thinning() -> list[Modifier]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [5, 8, 15])
 def test_a_stop_changes_nothing_around_thinning(stop: int) -> None:
     straight = Training(thinning(), build=Chain, batches=pictures_batch).run(STEPS)

@@ -43,6 +43,7 @@ def same_tensors(one: dict[str, Any], other: dict[str, Any]) -> None:
         assert torch.equal(tensor, other[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("build", [Mixed, Chain])
 def test_a_stop_changes_nothing(scheme: str, build: Any) -> None:
@@ -188,6 +189,7 @@ def test_under_autocast() -> None:
     assert found.isfinite().all()
 
 
+@pytest.mark.slow
 def test_compiled_code_follows_the_switches() -> None:
     def losses(compiled: bool) -> list[float]:
         training = Training([QuantizationModifier(**MOMENTS)], build=Chain, batches=pictures_batch)
@@ -312,6 +314,7 @@ quantization_modifiers:
 """
 
 
+@pytest.mark.slow
 def test_a_trainer_goes_on_bit_for_bit_and_saves_a_plain_model(tmp_path: Path) -> None:
     def run(folder: str, callbacks: list[Any], **options: Any) -> Any:
         torch.manual_seed(0)
