@@ -31,7 +31,7 @@ class Small(Plain):
 
 @pytest.mark.slow
 @settings(
-    max_examples=10 if settings.default.max_examples <= 100 else 100,
+    max_examples=10 if settings().max_examples <= 100 else 100,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 import math
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, MutableSequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -114,8 +113,9 @@ class TrainerState:
         yield before + '\n  "log_history": ['
         separator = "\n"
         for entries in _in_batches(self.log_history):
-            # Without the brackets of the list, one level deeper.
-            yield separator + textwrap.indent(_json_text(entries)[2:-2], "  ")
+            # One a line: easier to read, and many times quicker than with indents.
+            plain = redacted_values(plain_values(entries), certain=True)
+            yield separator + ",\n".join(f"    {json.dumps(entry, sort_keys=True)}" for entry in plain)
             separator = ",\n"
         yield ("]" if separator == "\n" else "\n  ]") + after + "\n"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Mapping, MutableSequence
 from typing import Any
@@ -45,16 +46,15 @@ class Snapshot:
 
 def arguments_text(args: TrainingArguments) -> Callable[[], str]:
     """The arguments as they are now; writing them as YAML, which takes longer, is left to the call of the answer."""
-    frozen = args.to_dict()
+    # Somebody's own kind of value: as it shows itself.
+    frozen = json.dumps(args.to_dict(), default=str)
+    return lambda: _as_yaml(frozen)
 
-    def text() -> str:
-        try:
-            return yaml.safe_dump(frozen, sort_keys=False)
-        except yaml.YAMLError:
-            # Somebody's own kind of value: as it shows itself.
-            return yaml.safe_dump(json.loads(json.dumps(frozen, default=str)), sort_keys=False)
 
-    return text
+@functools.lru_cache(maxsize=4)
+def _as_yaml(values: str) -> str:
+    # Remembered: it is the same text at every save, and takes as long as several small steps.
+    return yaml.safe_dump(json.loads(values), sort_keys=False)
 
 
 def training_text(
