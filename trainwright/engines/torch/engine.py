@@ -19,6 +19,7 @@ from trainwright.engines.torch.exchange import TorchExchange
 from trainwright.engines.torch.memory import release_memory
 from trainwright.engines.torch.meter import LossMeter
 from trainwright.engines.torch.nonfinite import GradientCheck, is_bad, skips_on_device
+from trainwright.engines.torch.one_group import step_as_one
 from trainwright.engines.torch.optim import not_held
 from trainwright.engines.torch.precision import Precision
 from trainwright.engines.torch.schedules import needs_metric
@@ -263,7 +264,7 @@ class TorchEngine(TorchExchange):
             bad = self.was_bad = bool(bad)
         if isinstance(bad, Tensor):
             self.optimizer.found_inf, self.optimizer.grad_scale = bad, None
-            self.optimizer.step()
+            step_as_one(self.optimizer)
             self.optimizer.found_inf = None
             self.boundary.restore_buffers(where=bad)
         elif bad:

@@ -15,6 +15,7 @@ from trainwright.config.arguments import TrainingArguments
 from trainwright.core.backend import Backend
 from trainwright.core.layout import Layout
 from trainwright.core.modifier import Modifier
+from trainwright.engines.torch.one_group import step_as_one
 from trainwright.engines.torch.precision import Precision
 
 
@@ -119,7 +120,7 @@ class Strategy:
     def update(self, optimizer: Any) -> float | None:
         """Step the optimizer; returns the norm of the gradients where it was not known before, infinite if nothing
         was changed."""
-        optimizer.step()
+        step_as_one(optimizer)
         return None
 
     @contextlib.contextmanager
