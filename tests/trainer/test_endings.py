@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,20 @@ from tests.faults import runner
 from tests.faults.runner import At
 from trainwright import EarlyStoppingCallback, KeepBest, Preempted, Trainer, TrainerCallback, TrainingArguments
 from trainwright.cli.app import app
+
+
+def test_a_folder_that_was_removed_while_it_trains_gets_its_record_again(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    runner.build(folder, max_steps=4).train()
+    trainer = runner.build(folder, [At(lambda: shutil.rmtree(folder))], max_steps=12, resume="auto")
+    trainer.train()
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {"config.yaml", "env.json", "run.json", "config.history.jsonl", "metrics.jsonl", "finished.json"}
+    again = runner.build(folder, max_steps=14, resume="auto")
+    again.train()
+    assert again.state.global_step == 14
+    history = [json.loads(line) for line in (folder / "config.history.jsonl").read_text().splitlines()]
+    assert [(one["what"], one["to"]) for one in history] == [("max_steps", 12), ("max_steps", 14)]
 
 
 def marker(folder: Path) -> dict[str, Any] | None:

@@ -19,7 +19,8 @@ from trainwright.config.arguments import TrainingArguments
 from trainwright.config.run_directory import run_directory
 from trainwright.config.secrets import redacted_values
 from trainwright.core.callback import TrainerCallback
-from trainwright.core.config_history import write_history
+from trainwright.core.config_history import FILE as HISTORY
+from trainwright.core.config_history import history_text, write_history
 from trainwright.core.files import replace_text
 from trainwright.core.json_values import plain_values
 from trainwright.core.log_history import METRICS, Entry, Evaluations, LogFiles
@@ -49,6 +50,8 @@ class RunDirectoryCallback(TrainerCallback):
     def __init__(self) -> None:
         self._was_refused = False
         self._is_over = False
+        #: What the files say that no step changes.
+        self._record: dict[str, str] = {}
         #: What is known of the log on disk, once a training has begun or something was logged.
         self.record: LogRecord | None = None
         #: The log that the next training goes on with.
@@ -64,11 +67,26 @@ class RunDirectoryCallback(TrainerCallback):
         folder = run_directory(args)
         folder.mkdir(parents=True, exist_ok=True)
         config = redacted_values(_plain(args.to_dict()))
-        replace_text(folder / "config.yaml", yaml.safe_dump(config, sort_keys=False))
         facts = environment_facts(kwargs.get("model"), kwargs.get("train_dataloader"))
-        replace_text(folder / "env.json", json.dumps(facts, indent=2) + "\n")
-        write_history(folder, kwargs.get("history") or [])
+        self._record = {
+            "config.yaml": yaml.safe_dump(config, sort_keys=False),
+            "env.json": json.dumps(facts, indent=2) + "\n",
+        }
+        for name, text in self._record.items():
+            replace_text(folder / name, text)
+        history = kwargs.get("history") or []
+        write_history(folder, history)
+        if history:
+            self._record[HISTORY] = history_text(history)
         self.begin_log(folder, state)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        # Somebody may have moved or removed the folder: what is written there from now on needs its record too.
+        folder = run_directory(args)
+        for name, text in self._record.items():
+            if folder.is_dir() and not (folder / name).exists():
+                with self._disk_may_refuse(name):
+                    replace_text(folder / name, text)
 
     def begin_log(self, folder: Path, state: TrainerState) -> None:
         """Drop lines that ``state`` does not know: a new run starts its own curve, a resumed one its checkpoint's."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
 
-from trainwright.checkpoint.directory import set_aside_others
+from trainwright.checkpoint.directory import PREVIOUS, set_aside_others
+from trainwright.checkpoint.identity import FILE as RUN
 from trainwright.checkpoint.identity import Owner, RunIdentity, read_owner, write_owner
 from trainwright.checkpoint.manifest import run_of
 from trainwright.core.events import RunEvents
@@ -41,13 +43,24 @@ def claim(run_directory: Path, owner: Owner, events: RunEvents, last_step: int |
         events.record("not_claimed", f"Checkpoints of earlier runs could not be set aside: {error}.")
         return
     for place, names in moved.items():
+        is_one, is_own = len(names) == 1, place.name.startswith(f"{PREVIOUS}-{owner.run.id}")
+        not_ours = f"{'does' if is_one else 'do'} not belong to this run"
+        given_up = f"{'comes' if is_one else 'come'} after step {last_step}, where this run goes on from"
         events.record(
             "set_aside",
-            f"{', '.join(names)} {'does' if len(names) == 1 else 'do'} not belong to this run: moved to {place}. To "
-            "resume from there instead, pass that path as resume_from_checkpoint.",
+            f"{', '.join(names)} {given_up if is_own else not_ours}: moved to {place}. To resume from there instead, "
+            "pass that path as resume_from_checkpoint.",
             checkpoints=names,
             folder=place.name,
         )
+
+
+def keep_claim(run_directory: Path, owner: Owner) -> None:
+    """Say again whose the folder is, where somebody has removed it since."""
+    if not (run_directory / RUN).exists():
+        with contextlib.suppress(OSError):
+            run_directory.mkdir(parents=True, exist_ok=True)
+            write_owner(run_directory, owner)
 
 
 def _keep_log(run_directory: Path, place: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from pathlib import Path
@@ -18,6 +19,7 @@ from trainwright.core.finished import Finished, read_finished
 from trainwright.core.state import ExportableState
 from trainwright.experiment.building import Built, run_folder
 from trainwright.experiment.stored import (
+    EXPERIMENT,
     contents_to_evaluate_on,
     differences,
     files_of,
@@ -136,6 +138,12 @@ class ExperimentRecord(TrainerCallback, ExportableState):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if args.should_save and not kwargs.get("is_over"):
             store(self._built, self._folder, self._files)
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if args.should_save and not (self._folder / EXPERIMENT).exists():
+            # Somebody has moved or removed the folder; a disk that refuses does not end a training.
+            with contextlib.suppress(OSError):
+                store(self._built, self._folder, self._files)
 
     def state(self) -> dict[str, Any]:
         return {"args": dict(self._settings), "attributes": {}}

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainwright.checkpoint.directory import checkpoint_path, rotate, sweep
 from trainwright.checkpoint.identity import Owner, RunIdentity
-from trainwright.checkpoint.ownership import claim
+from trainwright.checkpoint.ownership import claim, keep_claim
 from trainwright.checkpoint.run_lock import RunLock
 from trainwright.checkpoint.saver import SaveJob, Saver
 from trainwright.checkpoint.shared_files import NothingToWrite
@@ -71,7 +71,11 @@ def claim_run_directory(run: TrainingRun, last_step: int | None = None) -> None:
     ``last_step`` where it was resumed from a checkpoint that the user named: later ones are of another course.
     """
     setup = run.setup
-    if not run.has_claimed and setup.checkpointer is None and setup.args.should_save and may_write(run):
+    if setup.checkpointer is not None or not setup.args.should_save or not may_write(run):
+        return
+    if run.has_claimed:
+        keep_claim(run_folder(setup), run.owner)
+    else:
         run.has_claimed = True
         claim(run_folder(setup), run.owner, run.events, last_step)
 
