@@ -11,6 +11,10 @@ from typing import TYPE_CHECKING, Any
 from trainwright.version import __version__
 
 if TYPE_CHECKING:
+    from transformers import DataCollator as DataCollator
+    from transformers import HfArgumentParser as HfArgumentParser
+    from transformers import get_scheduler as get_scheduler
+
     from trainwright.callbacks.early_stopping import EarlyStoppingCallback as EarlyStoppingCallback
     from trainwright.callbacks.flow import DefaultFlowCallback as DefaultFlowCallback
     from trainwright.callbacks.monitor import Monitor as Monitor
@@ -112,15 +116,41 @@ _HOMES = {
     "set_seed": "engines.torch.randomness",
 }
 
+#: What else a script imports beside transformers' Trainer, and is handed on from there: one import line is enough.
+_OF_TRANSFORMERS = frozenset(
+    {
+        "DataCollator",
+        "HfArgumentParser",
+        "get_constant_schedule",
+        "get_constant_schedule_with_warmup",
+        "get_cosine_schedule_with_warmup",
+        "get_cosine_with_hard_restarts_schedule_with_warmup",
+        "get_inverse_sqrt_schedule",
+        "get_linear_schedule_with_warmup",
+        "get_polynomial_decay_schedule_with_warmup",
+        "get_scheduler",
+        "get_wsd_schedule",
+    }
+)
+
 __all__ = ["__version__", *sorted(_HOMES)]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
+    if name in _OF_TRANSFORMERS:
+        return _handed_on(name)
     if name not in _HOMES:
         raise AttributeError(f"module 'trainwright' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"trainwright.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
+
+
+def _handed_on(name: str) -> Any:
+    try:
+        return getattr(importlib.import_module("transformers"), name)
+    except ModuleNotFoundError as error:
+        raise ImportError(f"trainwright.{name} is that of transformers: pip install 'trainwright[hf]'.") from error
 
 
 def __dir__() -> list[str]:
