@@ -142,6 +142,24 @@ def test_a_finished_run_is_not_touched_by_running_it_again(place: Path) -> None:
     assert contents(place / "runs/e") == before
 
 
+def test_predictions_are_not_written_through_a_link(place: Path) -> None:
+    assert call("train", "e.yaml", "training.max_steps=2").exit_code == 0
+    (place / "mine.txt").write_text("precious")
+    (place / "runs/e/predictions.jsonl").symlink_to(place / "mine.txt")
+    assert call("predict", "runs/e", "--data", "t.csv").exit_code == 0
+    assert (place / "mine.txt").read_text() == "precious"
+    assert len((place / "runs/e/predictions.jsonl").read_text().splitlines()) > 1
+
+
+def test_another_seed_of_an_unfinished_run_is_refused_with_what_can_be_done(place: Path) -> None:
+    assert call("train", "e.yaml", "training.max_steps=2").exit_code == 0
+    (place / "runs/e/finished.json").unlink()
+    done = call("train", "e.yaml", "training.max_steps=3", "training.seed=99")
+    assert done.exit_code == 2
+    assert "and is 99 now" in done.output
+    assert "--fresh" in done.output
+
+
 def test_data_that_was_only_moved_goes_on(place: Path) -> None:
     assert call("train", "e.yaml", "training.max_steps=2").exit_code == 0
     (place / "elsewhere").mkdir()

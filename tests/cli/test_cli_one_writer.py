@@ -87,6 +87,35 @@ def test_a_second_training_is_refused_before_it_has_written_anything(
     assert not (place / "runs/e/run.lease.json").exists()
 
 
+def test_a_training_that_waited_for_the_end_of_another_looks_again(place: Path) -> None:
+    assert call("train", "e.yaml").exit_code == 0
+    finished = place / "runs/e/finished.json"
+    said = finished.read_text()
+    finished.unlink()
+    lock = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(place / "runs/e")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert lock.stdout is not None
+    assert lock.stdout.readline() == "has it\n"
+
+    def end(text: str) -> None:
+        # Said to whoever waits.
+        if "waiting up to" in text:
+            finished.write_text(said)
+            lock.communicate("")
+
+    from trainwright.config.errors import ConfigError
+    from trainwright.config.loading import load_experiment
+    from trainwright.experiment.running import train
+
+    with pytest.raises(ConfigError, match="there is no step left for learning_rate"):
+        train(load_experiment(place / "e.yaml", ["training.learning_rate=0.5"]), say=end)
+
+
 def test_force_says_what_will_happen_and_trains(place: Path, holder: subprocess.Popen[str]) -> None:
     done = call("train", "e.yaml", "--force")
     assert done.exit_code == 0, done.output
@@ -98,4 +127,9 @@ def test_force_says_what_will_happen_and_trains(place: Path, holder: subprocess.
     assert events[0] == "lock_forced"
     # It is not part of what the experiment says.
     assert "take_over" not in (place / "runs/e/experiment.yaml").read_text()
+    kept = ("training.take_over=true", "training.max_hours=9")
+    assert call("train", "e.yaml", "training.max_steps=5", *kept).exit_code == 0
+    assert not {"take_over", "max_hours"} & set(
+        (place / "runs/e/experiment.yaml").read_text().replace(":", " ").split()
+    )
     assert call("resume", "runs/e", "--force").exit_code == 0

@@ -107,7 +107,7 @@ def test_other_data_is_refused_in_the_middle_of_an_epoch(change: str, caplog: py
     feed = fixed(4)
     next(feed.groups())
     middle = feed.position()
-    with pytest.raises(ValueError, match=f"middle of epoch 0.*{words}.*ignore_data_skip=True"):
+    with pytest.raises(ValueError, match=f"stands in epoch 0.*{words}.*ignore_data_skip=True"):
         make().start_at(middle)
     anew = make()
     anew.start_at(middle, restart_epoch=True)

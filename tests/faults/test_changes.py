@@ -154,7 +154,7 @@ def test_a_run_has_its_length_whatever_the_data(by: str, length: int, tmp_path: 
 def test_a_dataset_of_another_length(tmp_path: Path, said: Callable[[], str]) -> None:
     cut(tmp_path, 4)
     with pytest.raises(
-        ValueError, match=r"middle of epoch 1.*the dataset's length was 24 and is 32 now.*ignore_data_sk"
+        ValueError, match=r"stands in epoch 1.*the dataset's length was 24 and is 32 now.*ignore_data_sk"
     ):
         resumed(tmp_path, length=32)
     assert resumed(tmp_path, length=32, ignore_data_skip=True).state.epoch == pytest.approx(3)

@@ -188,7 +188,10 @@ def test_arguments_that_such_an_optimizer_does_not_follow_are_said_not_to_act(
     caplog.set_level(logging.WARNING, logger="trainwright")
     trainer = Given(tmp_path, 6, learning_rate=7.0).trainer
     assert rates(trainer)[5] == pytest.approx(0.1 * 0.5**2)
-    assert "learning_rate changed, but the optimizer was given by the script" in caplog.text
+    assert "learning_rate changed without effect: optimizer or schedule are the script's own" in caplog.text
+    assert [(one["what"], one["effect"]) for one in history(tmp_path) if one["what"] == "learning_rate"] == [
+        ("learning_rate", "no effect")
+    ]
 
 
 @pytest.mark.slow
@@ -206,8 +209,10 @@ def test_an_early_stop_takes_the_new_patience(tmp_path: Path) -> None:
     assert run(2).state.global_step == 3
     assert run(4).state.global_step == 5
     assert {"EarlyStoppingCallback.early_stopping_patience"} == {entry["what"] for entry in history(tmp_path)}
-    # Asked to go on, it does, up to the next evaluation.
-    assert run(4, resume_from_checkpoint=True).state.global_step == 6
+    # As a script says it that is always started in the same way.
+    assert run(4, resume_from_checkpoint=True).state.global_step == 5
+    # Asked to go on from there, it does, up to the next evaluation.
+    assert run(4, resume_from_checkpoint=str(tmp_path / "checkpoint-5")).state.global_step == 6
 
 
 @pytest.mark.slow

@@ -65,15 +65,20 @@ class RunDirectoryCallback(TrainerCallback):
         if self._is_over:
             return
         folder = run_directory(args)
-        folder.mkdir(parents=True, exist_ok=True)
         config = redacted_values(_plain(args.to_dict()))
         facts = environment_facts(kwargs.get("model"), kwargs.get("train_dataloader"))
         self._record = {
             "config.yaml": yaml.safe_dump(config, sort_keys=False),
             "env.json": json.dumps(facts, indent=2) + "\n",
         }
-        for name, text in self._record.items():
-            replace_text(folder / name, text)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, text in self._record.items():
+                replace_text(folder / name, text)
+        except OSError as error:
+            raise ValueError(
+                f"{folder} cannot be written ({error.strerror}): make room or choose another output_dir."
+            ) from error
         history = kwargs.get("history") or []
         write_history(folder, history)
         if history:

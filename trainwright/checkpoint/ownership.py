@@ -34,7 +34,8 @@ def claim(run_directory: Path, owner: Owner, events: RunEvents, last_step: int |
     try:
         run_directory.mkdir(parents=True, exist_ok=True)
         # First of all: killed right after it, the next start knows that what is there is not this run's.
-        write_owner(run_directory, owner)
+        if read_owner(run_directory) != owner:
+            write_owner(run_directory, owner)
         moved = set_aside_others(run_directory, owner, last_step)
         for place in moved:
             _keep_log(run_directory, place)

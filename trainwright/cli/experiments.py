@@ -214,7 +214,10 @@ def _rerun_command(words: list[str], new_folder: Path | None = None) -> str:
         # The same command would begin yet another run.
         return shlex.join([*program(), "resume", str(new_folder)])
     # One of several that launch started: alone it would be another run.
-    return os.environ.get("TRAINWRIGHT_LAUNCHED_BY") or shlex.join(masked_command([*program(), *words]))
+    launched = os.environ.get("TRAINWRIGHT_LAUNCHED_BY")
+    # Whoever trains there by then is not meant.
+    words = [word for word in words if word != "--force"]
+    return launched or shlex.join(masked_command([*program(), *words]))
 
 
 @contextmanager

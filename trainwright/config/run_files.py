@@ -55,7 +55,7 @@ class HistoryLine(TypedDict):
     step: int
     what: str
     to: Any
-    effect: Annotated[str, "free, course or another experiment: docs/changing-a-run.md."]
+    effect: Annotated[str, "free, course or no effect: docs/changing-a-run.md."]
     when: float
     command: list[str]
 

@@ -109,7 +109,7 @@ def start_from(saved: Mapping[str, Any], now: Facts, loader: Any) -> Start:
         return Start(0)
     if others:
         raise ValueError(
-            f"this run was interrupted in the middle of epoch {saved['epoch']}, and its place in the data cannot be "
+            f"this run stands in epoch {saved['epoch']}, and its place in the data cannot be "
             f"found: {'; '.join(others)}{_FIX}"
         )
     start = _start_in_epoch(saved, now, loader)
@@ -130,7 +130,7 @@ def _start_in_epoch(saved: Mapping[str, Any], now: Facts, loader: Any) -> Start:
         return Start(number, None if samples == samples_before(sampler, number) else samples)
     if saved["batch_size"] != size:
         raise ValueError(
-            f"this run was interrupted in the middle of epoch {saved['epoch']} with batches of {saved['batch_size']} "
+            f"this run stands in epoch {saved['epoch']} with batches of {saved['batch_size']} "
             f"samples, now of {size}, and these batches cannot be cut differently in the middle of an epoch{_FIX}"
         )
     if saved["processes"] == now.processes and saved.get("batches_of_all") is None:
@@ -138,7 +138,7 @@ def _start_in_epoch(saved: Mapping[str, Any], now: Facts, loader: Any) -> Start:
     of_all = saved.get("batches_of_all")
     if of_all is None or isinstance(sampler, FixedBatches):
         raise ValueError(
-            f"this run was interrupted in the middle of epoch {saved['epoch']} with {saved['processes']} processes, "
+            f"this run stands in epoch {saved['epoch']} with {saved['processes']} processes, "
             f"now it has {now.processes}, and how its batches are shared among processes is not ours to say{_FIX}"
         )
     if not isinstance(sampler, ShardedBatches):
@@ -167,13 +167,13 @@ def _start_in_stream(saved: Mapping[str, Any], now: Facts) -> Start:
     was, are = saved["processes"], now.processes
     if was != are and "itself" in (saved.get("split"), now.split):
         raise ValueError(
-            f"this run was interrupted in the middle of epoch {saved['epoch']} with {was} processes, now it has {are}, "
+            f"this run stands in epoch {saved['epoch']} with {was} processes, now it has {are}, "
             "and its stream is shared out by its own means (a Hugging Face dataset by its shards, others where they "
             f"say splits_by_process): what each process had read means nothing to another number of them{_FIX}"
         )
     if was != are and 1 in (was, are) and (now.workers or 0) > 1:
         raise ValueError(
-            f"this run was interrupted in the middle of epoch {saved['epoch']} with {was} processes, now it has {are}, "
+            f"this run stands in epoch {saved['epoch']} with {was} processes, now it has {are}, "
             f"and the {now.workers} workers of a single process read a stream in an order of their own{_FIX}"
         )
     if (old == size and was == are) or saved["stream"] is not None:
@@ -181,7 +181,7 @@ def _start_in_stream(saved: Mapping[str, Any], now: Facts) -> Start:
         return Start(batches)
     if old != size and (not old or not size or now.workers):
         raise ValueError(
-            f"this run was interrupted in the middle of epoch {saved['epoch']} with batches of {old} samples, now of "
+            f"this run stands in epoch {saved['epoch']} with batches of {old} samples, now of "
             f"{size}, and these batches cannot be cut differently in the middle of an epoch{_FIX}"
         )
     consumed, at_once = batches * (old or 1) * was, (size or 1) * are

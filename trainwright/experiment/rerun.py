@@ -55,6 +55,12 @@ def changed_settings(loaded: Loaded, folder: Path) -> list[Change]:
     return changes
 
 
+def changed_arguments(args: Any, folder: Path) -> list[Change]:
+    """Arguments that are not those of the run in ``folder``; nothing where it does not say."""
+    config = stored_arguments(folder)
+    return [] if config is None else differing_arguments(config, args.to_dict())
+
+
 def settings_of(loaded: Loaded) -> dict[str, Any]:
     """Everything that the experiment says besides its arguments, by name; a checkpoint keeps it."""
     plain = redacted_values(resolved(loaded))
@@ -74,11 +80,8 @@ def refuse_another_experiment(folder: Path, changes: list[Change]) -> None:
 def finished_before(folder: Path, args: Any, changes: list[Change]) -> Finished | None:
     """How the run ended, where it did and nothing is asked for that would lead it on; nothing is touched then."""
     end = read_finished(folder)
-    config = stored_arguments(folder)
-    if end is None or config is None or not end.has_model or not list(folder.glob("*.safetensors")):
+    if end is None or stored_arguments(folder) is None or not end.has_model or not list(folder.glob("*.safetensors")):
         return None
-    changes = [*changes, *differing_arguments(config, args.to_dict())]
-    refuse_another_experiment(folder, changes)
     course = [change for change in changes if change.effect == Effect.COURSE]
     if course and (end.reason is not None or _is_longer(course, end, args)):
         return None
@@ -127,6 +130,8 @@ class ExperimentRecord(TrainerCallback, ExportableState):
     """
 
     _leaves_model_alone = True
+    #: After the record of the arguments, which takes longer to make: a kill between them leaves them apart.
+    listens_last = True
     holds_settings_of_the_run = True
 
     def __init__(self, built: Built, folder: Path) -> None:

@@ -18,6 +18,7 @@ from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded, load_experiment
 from trainwright.config.origin import OURS, library_running
 from trainwright.core.errors import MissingMetricError, NotSavedError
+from trainwright.core.files import replacing
 from trainwright.core.finished import mark_finished, read_finished
 from trainwright.core.log_history import is_evaluation
 from trainwright.core.state import TrainerState
@@ -33,6 +34,7 @@ from trainwright.experiment.building import (
 from trainwright.experiment.rerun import (
     ANEW,
     ExperimentRecord,
+    changed_arguments,
     changed_settings,
     finished_before,
     in_a_new_folder,
@@ -106,8 +108,13 @@ def train(
         return built
     for note in built.prepared.notes if is_first else []:
         say(f"{built.task}: {note}")
+    was_over = read_finished(folder) is not None
     # Until the model is there too.
     with _held(folder, force or built.args.take_over, say) if is_first else contextlib.nullcontext():
+        if place.world_size == 1 and not was_over and read_finished(folder) is not None:
+            # By another training, while this one waited for it.
+            end = _end_before(loaded, folder, say)
+            return _trained(built, folder) if end is None else end
         return _trained(built, folder)
 
 
@@ -126,20 +133,28 @@ def _ready(loaded: Loaded, folder: Path, say: Say) -> Built | Trained:
     """What will be trained; or how it ended, where the same run has come to its end before."""
     facts = None
     if list_checkpoints(folder):
-        if stored_document(folder) is None:
-            raise ConfigError(f"{folder} holds checkpoints of another run, and no {EXPERIMENT}: {ANEW}.")
-        changes = changed_settings(loaded, folder)
-        refuse_another_experiment(folder, changes)
-        _note_changed_files(loaded, folder, say)
-        arguments = arguments_for(loaded, **_defaults(loaded))[1]
-        if (end := finished_before(folder, arguments, changes)) is not None:
-            say(f"{folder} is {end.words}: there is nothing left to do, and nothing was touched.")
-            return Trained(folder, _stored_evaluation(folder), end.step)
+        if (end := _end_before(loaded, folder, say)) is not None:
+            return end
         facts = stored_facts(folder)
     built = build(loaded, facts=facts, **_defaults(loaded))
     _refuse_other_samples(built, folder)
     built.trainer.add_callback(ExperimentRecord(built, folder))
     return built
+
+
+def _end_before(loaded: Loaded, folder: Path, say: Say) -> Trained | None:
+    """How the run there has ended, where nothing is left to do; another experiment is refused."""
+    if stored_document(folder) is None:
+        raise ConfigError(f"{folder} holds checkpoints of another run, and no {EXPERIMENT}: {ANEW}.")
+    arguments = arguments_for(loaded, **_defaults(loaded))[1]
+    changes = [*changed_settings(loaded, folder), *changed_arguments(arguments, folder)]
+    refuse_another_experiment(folder, changes)
+    _note_changed_files(loaded, folder, say)
+    end = finished_before(folder, arguments, changes)
+    if end is None:
+        return None
+    say(f"{folder} is {end.words}: there is nothing left to do, and nothing was touched.")
+    return Trained(folder, _stored_evaluation(folder), end.step)
 
 
 def _trained(built: Built, folder: Path) -> Trained:
@@ -313,21 +328,27 @@ def predict(
     """Write one JSON object a row; returns the file and the number of rows."""
     built, folder = _open(target, checkpoint, overrides or [], trust)
     path = output or folder / "predictions.jsonl"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("a").close()
-    except OSError as error:
-        # Now, and not when the work is done.
-        raise ConfigError(f"command line: --output {path} cannot be written: {error.strerror}.") from None
+    if output is not None:
+        _refuse_unwritable_output(output)
     found = _new_data(built, data)
     wanted = built.prepared.target
     if wanted in columns_of(found) and hasattr(found, "remove_columns"):
         # Nothing is compared: labels that are missing or new do not matter.
         found = found.remove_columns(wanted)
     rows = built.prepared.describe(built.trainer.predict(_encoded(built, found)).predictions)
-    with path.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    # In a run's folder, which may be anybody's, nothing is written through a link.
+    with open(path, "wb") if output is not None else replacing(path) as file:
+        file.writelines((json.dumps(row, ensure_ascii=False) + "\n").encode() for row in rows)
     return path, len(rows)
+
+
+def _refuse_unwritable_output(path: Path) -> None:
+    """Now, and not when the work is done."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+    except OSError as error:
+        raise ConfigError(f"command line: --output {path} cannot be written: {error.strerror}.") from None
 
 
 def _new_data(built: Built, name: str | None) -> Any:

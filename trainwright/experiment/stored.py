@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainwright.config.errors import ConfigError
-from trainwright.config.loading import NAMED_SECTIONS, Loaded, experiment_from
+from trainwright.config.loading import ARGUMENT_SECTIONS, NAMED_SECTIONS, Loaded, experiment_from
 from trainwright.config.registry import split_reference
 from trainwright.config.secrets import holds_mask, redacted_values
 from trainwright.config.yaml12 import Document, Place, read_yaml_file, write_yaml
@@ -23,6 +23,8 @@ EXPERIMENT = "experiment.yaml"
 PREPROCESSING = "preprocessing.json"
 #: Parts of the data whose files are watched.
 _PARTS = ("train", "eval")
+#: Said of one start, and not repeated by the next.
+_OF_ONE_START = ("take_over", "max_hours")
 _HEADER = "# The experiment of this run with everything that the command line changed; paths are absolute.\n"
 
 
@@ -45,6 +47,8 @@ def resolved(loaded: Loaded) -> dict[str, Any]:
     for section in NAMED_SECTIONS:
         named = sections[section].items()
         sections[section] = {_as_anywhere(loaded, (section, name), name): options for name, options in named}
+    for section in ARGUMENT_SECTIONS:
+        sections[section] = {name: value for name, value in sections[section].items() if name not in _OF_ONE_START}
     # Going on from the folder, it is still called what its first file was called.
     sections["name"] = run_name(loaded)
     return {name: value for name, value in sections.items() if value not in (None, {}, [])}

@@ -14,6 +14,7 @@ from typing import Any
 
 from trainwright.checkpoint.manifest import holds
 from trainwright.config.effects import GLOBAL_BATCH, KEPT_BY_TRANSFORMERS, OF_THIS_START, Effect, effect_of
+from trainwright.config.fields import ScheduleFields
 from trainwright.config.secrets import holds_mask, masked_command, redacted_values
 from trainwright.config.stored_arguments import FILE as CONFIG
 from trainwright.config.stored_arguments import stored_arguments
@@ -32,6 +33,8 @@ logger = logging.getLogger("trainwright")
 #: What decides which evaluation is the best, and what is evaluated on.
 _JUDGED_BY = ("metric_for_best_model", "greater_is_better", "model.metrics")
 _JUDGED_ON = ("data.eval", "data.limit_eval")
+#: In the history, of a change that nothing follows.
+IDLE = "no effect"
 #: Objects show where they are in memory.
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -83,6 +86,7 @@ def note_changes(run: TrainingRun, checkpoint: Path, rest: dict[str, Any]) -> No
     setup = run.setup
     changes = changed_arguments(run.config_then, setup) if run.config_then is not None else []
     changes = _with_global_batch(changes, run, rest["processes"])
+    changes = _with_idle_ones(changes, setup)
     changes += _of_callbacks(setup)
     changes += _of_given_tools(setup, run, run.so_far)
     run.changes = changes
@@ -103,17 +107,17 @@ def _command() -> list[str]:
 
 def say_changes(run: TrainingRun) -> None:
     """One line for what changes the course, one for the rest."""
-    changes, step, follows_arguments = run.changes, run.setup.state.global_step, _follows_arguments(run.setup)
+    changes, step = run.changes, run.setup.state.global_step
     course = [change for change in changes if change.effect == Effect.COURSE]
-    idle = [change.what for change in course if change.what in KEPT_BY_TRANSFORMERS and not follows_arguments]
-    course = [change for change in course if change.what not in idle]
+    idle = [change.what for change in changes if change.effect == IDLE]
     if course:
         kept = [change.what for change in course if change.what in KEPT_BY_TRANSFORMERS]
         note = f" (transformers would keep the old {', '.join(kept)})" if kept else ""
         logger.warning("From step %d on with %s%s.", step, _listed(course), note)
     if idle:
         logger.warning(
-            "%s changed, but the optimizer was given by the script and does not follow the arguments.", ", ".join(idle)
+            "%s changed without effect: optimizer or schedule are the script's own, which follow no arguments.",
+            ", ".join(idle),
         )
     free = [change for change in changes if change.effect == Effect.FREE]
     if free:
@@ -136,6 +140,16 @@ def _with_global_batch(changes: list[Change], run: TrainingRun, processes: int) 
     now = run.setup.backend.world_size
     found = [one._replace(effect=effect.value) if one.what in GLOBAL_BATCH else one for one in changes]
     return found if processes == now else [*found, Change("processes", processes, now, effect.value)]
+
+
+def _with_idle_ones(changes: list[Change], setup: Setup) -> list[Change]:
+    """Arguments that nothing follows: the script has made its optimizer or schedule itself."""
+    idle: set[str] = set()
+    if not _follows_arguments(setup):
+        idle |= KEPT_BY_TRANSFORMERS
+    if not setup.own_scheduler and not getattr(setup.module, "follows_arguments", False):
+        idle |= ScheduleFields.__dataclass_fields__.keys()
+    return [one._replace(effect=IDLE) if one.what in idle else one for one in changes]
 
 
 def _of_callbacks(setup: Setup) -> list[Change]:

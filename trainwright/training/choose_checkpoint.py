@@ -51,7 +51,7 @@ def resolve_checkpoint(setup: Setup, wanted: str | Path | bool | None) -> Path |
 def agreed_checkpoint(run: TrainingRun, wanted: str | Path | bool | None) -> Path | None:
     """The first process chooses, since it alone writes: what others see may be older by a moment."""
     setup = run.setup
-    run.resumes_by_itself = wanted is None or wanted == "auto"
+    run.resumes_by_itself = wanted is None or wanted is True or wanted == "auto"
     if setup.checkpointer is not None:
         # What a checkpointer fetched is in a place of each process's own.
         fetched = resolve_checkpoint(setup, wanted)

@@ -137,9 +137,10 @@ def _settings(group: dict[str, Any]) -> dict[str, Any]:
 def _refuse_difference(first: dict[str, Any], other: dict[str, Any]) -> None:
     for key, value in first.items():
         if other.get(key) != value:
+            name = "lr" if key == "initial_lr" else key
             raise ValueError(
-                f"The saved optimizer uses {key}={value} for some parameters and {key}={other.get(key)} for others, "
-                f"but this run has them in one group: set {key}={value or other.get(key)} as in the run that was saved."
+                f"The saved optimizer uses {name}={value} for some parameters and {name}={other.get(key)} for others, "
+                "but this run has them in one group: make the groups as in the run that was saved."
             )
 
 
