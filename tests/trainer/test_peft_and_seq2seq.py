@@ -203,7 +203,6 @@ def test_generation_in_the_middle_of_training(tmp_path: Path) -> None:
     logs = [log for log in trainer.state.log_history if "eval_mean_length" in log]
     assert len(logs) == 2
     assert all(log["eval_loss"] > 0 for log in logs)
-    assert trainer.model.training
 
 
 def test_a_missing_metric_is_found_before_the_first_step_with_generation_too(tmp_path: Path) -> None:

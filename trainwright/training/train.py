@@ -120,6 +120,7 @@ def _close(run: TrainingRun) -> None:
     setup.run, setup.is_in_train, setup.portion = None, False, None
     # It holds on to the Trainer, whom nobody else holds then.
     setup.engine.own_generators.watch(None)
+    setup.engine.keep_mode()
     dismiss_guards(run)
     setup.engine.show_weights()
     run.saver.wait()
