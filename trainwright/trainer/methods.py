@@ -27,6 +27,9 @@ class Methods(Face):
     """A batch's way, data, optimizer, evaluation, saving: overridable, one by one."""
 
     accelerator: AcceleratorView
+    #: For subclasses whose ``compute_loss`` returns no plain mean: True where it has divided by the whole step's
+    #: ``num_items_in_batch`` (which it then gets) or number of batches; False for the mean of the batches' losses.
+    loss_is_scaled_for_ga: bool | None = None
 
     # ---- one micro-batch
 
@@ -59,7 +62,7 @@ class Methods(Face):
         """Mean loss over the targets of this micro-batch, or ``(loss, outputs)``.
 
         ``num_items_in_batch`` is this micro-batch's own count: dividing a sum by it and ignoring it both give the mean.
-        The Trainer weights micro-batches by their share of the step's targets.
+        The Trainer weights micro-batches by their share of the step's targets, unless ``loss_is_scaled_for_ga`` is set.
         """
         return step.compute_loss(self._setup, model, inputs, return_outputs, num_items_in_batch)
 
