@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ class Methods(Face):
     #: For subclasses whose ``compute_loss`` returns no plain mean: True where it has divided by the whole step's
     #: ``num_items_in_batch`` (which it then gets) or number of batches; False for the mean of the batches' losses.
     loss_is_scaled_for_ga: bool | None = None
+    #: Columns of a dataset that are not dropped; None until somebody asks or a subclass sets them.
+    _signature_columns: list[str] | None = None
 
     # ---- one micro-batch
 
@@ -98,6 +100,45 @@ class Methods(Face):
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         """Order of the evaluation samples: as they stand, or longest first when training groups by length."""
         return data.eval_sampler(self._setup, eval_dataset)
+
+    def _get_dataloader(
+        self,
+        dataset: Any,
+        description: str,
+        batch_size: int,
+        sampler_fn: Callable[..., Any] | None = None,
+        is_training: bool = False,
+        dataloader_key: str | None = None,
+    ) -> Any:
+        """Loader over ``dataset`` in the order of ``sampler_fn(dataset)``, for training or evaluation."""
+        return data.dataloader(self._setup, dataset, description, batch_size, sampler_fn, is_training=is_training)
+
+    @property
+    def _train_batch_size(self) -> int:
+        """Samples per training batch in this process."""
+        return self._setup.args.train_batch_size
+
+    @_train_batch_size.setter
+    def _train_batch_size(self, size: int) -> None:
+        if size != self._train_batch_size:
+            raise ValueError(
+                f"_train_batch_size is what the arguments say: set per_device_train_batch_size={size} there."
+            )
+
+    def _set_signature_columns_if_needed(self) -> None:
+        """Put the columns that are not dropped into ``self._signature_columns``, unless they are there."""
+        if self._signature_columns is None:
+            self._signature_columns = data.signature_columns(self._setup)
+
+    def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
+        """``dataset`` without columns that the model's ``forward`` does not take, if ``remove_unused_columns``."""
+        return data.drop_unused_columns(self._setup, dataset, description)
+
+    def _get_collator_with_removed_columns(
+        self, data_collator: Callable[[list[Any]], Any], description: str | None = None
+    ) -> Callable[[list[Any]], Any]:
+        """``data_collator`` for samples of which such columns are dropped."""
+        return data.dropping_collator(self._setup, data_collator, description)
 
     def num_examples(self, dataloader: Any) -> int:
         """Samples that ``dataloader`` goes through."""

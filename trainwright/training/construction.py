@@ -169,12 +169,10 @@ _NEVER_CALLED = (
     "_maybe_log_save_evaluate",
     "_nested_gather",
     "_prepare_input",
-    "_remove_unused_columns",
     "_rotate_checkpoints",
     "_run_epoch",
     "_save_optimizer_and_scheduler",
     "_save_rng_state",
-    "_set_signature_columns_if_needed",
     "_wrap_model",
     "prediction_loop",
 )

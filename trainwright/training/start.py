@@ -21,6 +21,7 @@ from trainwright.engines.torch.targets import base_model
 from trainwright.training.checks import refuse_for_strategy
 from trainwright.training.construction import default_callbacks, refuse_missing_data
 from trainwright.training.course import made_now
+from trainwright.training.data import signature_columns
 from trainwright.training.engine_choice import graph_engine, in_torch_form, refuse_what_the_engine_lacks
 from trainwright.training.modules import (
     check_own_states,
@@ -118,6 +119,9 @@ def adopt_another_model(setup: Setup, model: nn.Module) -> None:
         raise ValueError(f"fit(model, train, val) takes a torch.nn.Module first, not a {type(model).__name__}.")
     if model is setup.model:
         return
+    if setup.model is not None and setup.hooks()._signature_columns == signature_columns(setup):
+        # Those of the model before.
+        setup.hooks()._signature_columns = None
     adopt_model(setup, model)
     setup.hooks().create_accelerator_and_postprocess()
     setup.callbacks.references["model"] = setup.model
