@@ -212,3 +212,28 @@ def test_another_training_batch_size_than_the_arguments_say_is_refused(make_args
     trainer._train_batch_size = 4
     with pytest.raises(ValueError, match="per_device_train_batch_size=2"):
         trainer._train_batch_size = 2
+
+
+# ---- saving and resuming
+
+
+def test_a_subclass_that_loads_weights_gets_the_folder_as_a_string(make_args: Make) -> None:
+    """Subclasses ask ``resume_from_checkpoint.endswith(...)``, or add to it."""
+    seen: list[str] = []
+
+    class Own(Trainer):
+        def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
+            seen.append(resume_from_checkpoint + "/model.safetensors")
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    settings: dict[str, Any] = {
+        "max_steps": 4, "save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2,
+        "load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True,
+        "lr_scheduler_type": "constant",
+    }  # fmt: skip
+    args = make_args(**{**settings, "max_steps": 2})
+    Own(Plain().float(), args, train_dataset=ROWS, eval_dataset=ROWS).train()
+    assert len(seen) == 1
+    Own(Plain().float(), make_args(**settings), train_dataset=ROWS, eval_dataset=ROWS).train(True)
+    assert len(seen) == 3
+    assert all(Path(path).is_file() for path in seen)

@@ -132,14 +132,14 @@ def adopt_another_model(setup: Setup, model: nn.Module) -> None:
 def spread_model(setup: Setup, called: nn.Module, checkpoint: Path | None) -> None:
     """Weights of the checkpoint, if there is one, in the model; spread over the processes."""
     if checkpoint is not None and not setup.engine.weights.layout.in_parts:
-        setup.hooks()._load_from_checkpoint(checkpoint)
+        setup.hooks()._load_from_checkpoint(str(checkpoint))
     before = dict(setup.model.named_parameters())
     setup.model_wrapped = setup.engine.weights.spread(setup.model, setup.backend, called)
     if setup.engine.weights.layout.in_parts:
         if setup.optimizer is not None and not setup.own_optimizer:
             adopt_sharded_parameters(setup.optimizer, before, setup.model)
         if checkpoint is not None:
-            setup.hooks()._load_from_checkpoint(checkpoint)
+            setup.hooks()._load_from_checkpoint(str(checkpoint))
 
 
 def seed_everything(setup: Setup) -> None:

@@ -89,7 +89,7 @@ def _train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) -
         create_training_tools(run, plan.max_steps)
         if checkpoint is not None and setup.engine.weights.layout.gathered_to_save:
             # Weights were cast on their way to where they are; here they go as they were saved.
-            setup.hooks()._load_from_checkpoint(checkpoint)
+            setup.hooks()._load_from_checkpoint(str(checkpoint))
         setup.run, setup.is_in_train = run, True
         try:
             _train_to_the_end(run, checkpoint)
