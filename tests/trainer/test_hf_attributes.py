@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import trainwright
 from tests.models import Plain, classification_rows
 from trainwright import Trainer, TrainingArguments
+from trainwright.config import TrainwrightWarning
 
 Make = Callable[..., TrainingArguments]
 ROWS: Any = classification_rows(16)
@@ -237,3 +238,26 @@ def test_a_subclass_that_loads_weights_gets_the_folder_as_a_string(make_args: Ma
     Own(Plain().float(), make_args(**settings), train_dataset=ROWS, eval_dataset=ROWS).train(True)
     assert len(seen) == 3
     assert all(Path(path).is_file() for path in seen)
+
+
+def test_saving_as_older_versions_of_transformers_did(make_args: Make, tmp_path: Path) -> None:
+    """Until 4.46 ``_save_checkpoint`` took the metrics too; the folder it writes is asked for by name."""
+    folders: list[Path] = []
+
+    class Own(Trainer):
+        def _save_checkpoint(self, model: Any, trial: Any = None, metrics: Any = None) -> None:
+            super()._save_checkpoint(model, trial, metrics=metrics)
+            folders.append(Path(self._get_output_dir(trial=trial) + f"/checkpoint-{self.state.global_step}"))
+
+    Own(Plain().float(), make_args(max_steps=2, save_strategy="steps", save_steps=1), train_dataset=ROWS).train()
+    assert folders == [tmp_path / "run" / "checkpoint-1", tmp_path / "run" / "checkpoint-2"]
+    assert all((folder / "model.safetensors").is_file() for folder in folders)
+
+
+def test_another_place_for_checkpoints_than_output_dir_is_not_silently_ignored(make_args: Make) -> None:
+    class Elsewhere(Trainer):
+        def _get_output_dir(self, trial: Any = None) -> str:
+            return "elsewhere"
+
+    with pytest.warns(TrainwrightWarning, match="Elsewhere defines _get_output_dir, which"):
+        Elsewhere(Plain().float(), make_args())

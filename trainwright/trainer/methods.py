@@ -229,8 +229,15 @@ class Methods(Face):
         """The recipe as it is saved beside the weights; None without one."""
         return recipe_text(self._setup)
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
-        """Write ``checkpoint-<step>`` whole, then let older ones go; uploaded as ``hub_strategy`` says."""
+    def _get_output_dir(self, trial: Any = None) -> str:
+        """The folder that holds ``checkpoint-<step>``; in a search, that of the present trial."""
+        return str(save_model.run_folder(self._setup))
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any = None, metrics: dict[str, float] | None = None) -> None:
+        """Write ``checkpoint-<step>`` whole, then let older ones go; uploaded as ``hub_strategy`` says.
+
+        ``metrics``, which transformers passed until 4.46, are in the state already.
+        """
         run = self._present_run()
         save.save_checkpoint(run)
         push_checkpoint(run)

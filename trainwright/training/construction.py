@@ -180,7 +180,8 @@ _NEVER_CALLED = (
 
 def warn_of_unused_overrides(setup: Setup) -> None:
     """Say which methods of a subclass will never be called: silence would look like they worked."""
-    unused = [name for name in _NEVER_CALLED if hasattr(type(setup.hooks()), name)]
+    hooks = setup.hooks()
+    unused = [name for name in _NEVER_CALLED if hasattr(type(hooks), name) and is_users_own(hooks, name)]
     if unused:
         warnings.warn(
             f"{type(setup.hooks()).__name__} defines {', '.join(unused)}, which trainwright does not call. Use a "
