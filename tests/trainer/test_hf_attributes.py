@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import trainwright
 from tests.models import Plain, classification_rows
 from trainwright import Trainer, TrainingArguments
+from trainwright.checkpoint.manifest import verify
 from trainwright.config import TrainwrightWarning
 
 Make = Callable[..., TrainingArguments]
@@ -261,3 +262,27 @@ def test_another_place_for_checkpoints_than_output_dir_is_not_silently_ignored(m
 
     with pytest.warns(TrainwrightWarning, match="Elsewhere defines _get_output_dir, which"):
         Elsewhere(Plain().float(), make_args())
+
+
+def test_what_a_subclass_writes_into_a_checkpoint_first_is_part_of_it(make_args: Make, tmp_path: Path) -> None:
+    class Own(Trainer):
+        def _save_checkpoint(self, model: Any, trial: Any = None, metrics: Any = None) -> None:
+            folder = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
+            (folder / "extra").mkdir(parents=True, exist_ok=True)
+            (folder / "extra" / "projector.txt").write_text(f"step {self.state.global_step}")
+            (folder / "model.safetensors").write_text("not the weights")
+            super()._save_checkpoint(model, trial)
+
+    args = make_args(max_steps=4, save_strategy="steps", save_steps=2)
+    # What somebody else left under the name is still not ours to change.
+    (tmp_path / "run" / "checkpoint-4").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoint-4" / "found.txt").write_text("from before")
+    trainer = Own(Plain().float(), args, train_dataset=ROWS)
+    trainer.train()
+    folder = tmp_path / "run" / "checkpoint-2"
+    assert (folder / "extra" / "projector.txt").read_text() == "step 2"
+    names = sorted(path.name for path in (tmp_path / "run").iterdir() if path.name.startswith("checkpoint-"))
+    assert names == ["checkpoint-2", "checkpoint-4", "checkpoint-4.other-1"]
+    assert (tmp_path / "run" / "checkpoint-4.other-1" / "found.txt").read_text() == "from before"
+    verify(folder)
+    Own(Plain().float(), make_args(max_steps=4), train_dataset=ROWS).train(str(folder))
