@@ -186,7 +186,7 @@ def test_an_override_of_save_checkpoint_finds_it_too(make_args: MakeArgs) -> Non
     class Mine(Trainer):
         seen = 0
 
-        def _save_checkpoint(self, model: Any, trial: Any = None) -> None:
+        def _save_checkpoint(self, model: Any, trial: Any = None) -> None:  # type: ignore[override]
             super()._save_checkpoint(model, trial)
             folder = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
             assert (folder / "manifest.json").is_file()

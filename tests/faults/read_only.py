@@ -27,7 +27,7 @@ class FromACache:
 class WritesEachTime(Trainer):
     """Asks the tokenizer at every save, not only at the first."""
 
-    def _save_checkpoint(self, model: object, trial: object = None) -> None:
+    def _save_checkpoint(self, model: object, trial: object = None) -> None:  # type: ignore[override]
         self._present_run().capture._processor_files = None
         super()._save_checkpoint(model, trial)  # type: ignore[arg-type]
 

@@ -203,7 +203,6 @@ def test_generation_in_the_middle_of_training(tmp_path: Path) -> None:
     logs = [log for log in trainer.state.log_history if "eval_mean_length" in log]
     assert len(logs) == 2
     assert all(log["eval_loss"] > 0 for log in logs)
-    assert trainer.model.training
 
 
 def test_a_missing_metric_is_found_before_the_first_step_with_generation_too(tmp_path: Path) -> None:
@@ -227,6 +226,51 @@ def test_generation_options_reach_every_eval_set(tmp_path: Path) -> None:
     trainer.evaluate(max_length=7)
     trainer.evaluate({"c": rows}, max_length=5, metric_key_prefix="other")
     assert widths == [7, 7, 5]
+
+
+@pytest.mark.filterwarnings("ignore:Using the model-agnostic default:UserWarning")
+@pytest.mark.parametrize("ask", ["evaluate", "predict"])
+def test_an_option_of_generation_that_is_none_was_not_given(tmp_path: Path, ask: str) -> None:
+    """Example scripts hand over their own arguments, which are None where the user said nothing."""
+    seen: list[Any] = []
+
+    def note(prediction: EvalPrediction) -> dict[str, float]:
+        seen.append(prediction.predictions.tolist())
+        return {}
+
+    trainer = trainer_for(tmp_path, max_steps=1, generation_max_length=6, generation_num_beams=2, compute_metrics=note)
+    trainer.train()
+    rows = CATALOGUE["t5"].rows(4)
+    getattr(trainer, ask)(rows)
+    getattr(trainer, ask)(rows, max_length=None, num_beams=None)
+    getattr(trainer, ask)(rows, max_length=None, num_beams=None, max_new_tokens=None)
+    assert seen[0] == seen[1] == seen[2]
+    assert len(seen[0][0]) == 6
+    unset = trainer_for(tmp_path, max_steps=1, compute_metrics=note)
+    unset.train()
+    getattr(unset, ask)(rows)
+    getattr(unset, ask)(rows, max_length=None, num_beams=None)
+    assert seen[3] == seen[4]
+
+
+def test_options_that_a_copied_evaluate_sets_reach_generation(tmp_path: Path) -> None:
+    """Question answering and summarization scripts carry an ``evaluate`` that ends in ``self._gen_kwargs = ...``."""
+
+    class Copied(Seq2SeqTrainer):
+        def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval", **gen_kwargs):
+            self._gen_kwargs = {"max_length": 7, "num_beams": None, **gen_kwargs}
+            return Trainer.evaluate(self, eval_dataset, ignore_keys, metric_key_prefix)
+
+    widths: list[int] = []
+
+    def width(prediction: EvalPrediction) -> dict[str, float]:
+        widths.append(prediction.predictions.shape[1])
+        return {}
+
+    entry = CATALOGUE["t5"]
+    args = seq2seq_args(tmp_path, trainwright)
+    Copied(entry.model(), args, eval_dataset=entry.rows(4), compute_metrics=width).evaluate()
+    assert widths == [7]
 
 
 def test_without_generation_it_is_an_ordinary_trainer(tmp_path: Path) -> None:

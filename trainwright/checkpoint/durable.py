@@ -135,6 +135,13 @@ def publish(staging: Path, target: Path, rescue: Callable[[Path], None] = lambda
     discard(aside)
 
 
+def move_entries(folder: Path, target: Path) -> None:
+    """Move everything in ``folder`` into ``target``, which is on the same disk, and delete the folder."""
+    for entry in list(folder.iterdir()):
+        os.rename(entry, target / entry.name)
+    folder.rmdir()
+
+
 def rename_to_first_free(path: Path, ending: str) -> Path:
     """Rename ``path`` to its name with ``ending`` and the first number that is free; returns where it is now."""
     number = 1

@@ -99,6 +99,17 @@ class Step(Exchange, Protocol):
         """Back to training after anything that evaluates."""
         ...
 
+    #: True from an evaluation to the next step: callbacks find the model in evaluation mode.
+    appears_evaluated: bool
+
+    def appear_evaluated(self) -> None:
+        """Let the model, which is ready to train, say until :meth:`train_mode` that it does not train."""
+        ...
+
+    def keep_mode(self) -> None:
+        """After a training: the mode that the model shows is its mode."""
+        ...
+
     def record_loss(self, loss: Any) -> None:
         """Keep a step's loss for the next log without waiting for the device; None if the step had no target."""
         ...

@@ -150,7 +150,7 @@ def build_trained(loaded: Loaded, weights: Path, facts: dict[str, Any] | None) -
     built.modifiers = restore_recipe(built.prepared.model, weights)
     if not is_folder_of_hf:
         try:
-            built.trainer._load_from_checkpoint(weights)
+            built.trainer._load_from_checkpoint(str(weights))
         except ValueError as error:
             raise ConfigError(str(error)) from error
     return built

@@ -51,7 +51,7 @@ def finish_interrupted(run: Run) -> Stopped | Rewind | None:
         outcome = obey(run)
     if outcome is None and unfinished.epoch_end and finished(run):
         control.should_training_stop = True
-        run.setup.engine.train_mode()
+        ready_to_train(run)
         run.actions.take_up_state(run)
         outcome = end_epoch(run)
     return outcome
@@ -78,6 +78,9 @@ def fit_epoch(run: Run) -> Stopped | Rewind | None:
     steps = 0
     for batches in feed.groups():
         steps += 1
+        if engine.appears_evaluated:
+            # A loader that gives more than its length.
+            engine.train_mode()
         run.phase = Phase.STEP
         control.new_step()
         run.setup.fire("on_step_begin")
@@ -91,6 +94,9 @@ def fit_epoch(run: Run) -> Stopped | Rewind | None:
             return outcome
         if finished(run) or control.should_epoch_stop:
             break
+        if engine.appears_evaluated and not feed.on_last_group():
+            # Before data is fetched: a collator may call the model.
+            engine.train_mode()
         engine.mark_boundary()
         run.phase = Phase.FETCH
     run.phase = Phase.BETWEEN
@@ -132,7 +138,7 @@ def obey(run: Run) -> Stopped | Rewind | None:
         control.should_save = False
         run.actions.save(run)
         run.setup.fire("on_save")
-        run.setup.engine.train_mode()
+        ready_to_train(run)
         return run.actions.attend(run)
     return None
 
@@ -144,7 +150,7 @@ def evaluate_now(run: Run, *, inform_schedule: bool) -> None:
     metrics = run.actions.evaluate(run)
     run.phase = Phase.BETWEEN
     run.setup.control.should_evaluate = False
-    run.setup.engine.train_mode()
+    ready_to_train(run)
     is_best = note_best(run, metrics)
     if run.setup.args.save_strategy == "best":
         run.setup.control.should_save = is_best
@@ -153,6 +159,15 @@ def evaluate_now(run: Run, *, inform_schedule: bool) -> None:
         run.setup.control.should_save = True
     if inform_schedule and run.setup.args.metric_for_best_model is not None:
         run.setup.engine.plateau_step(metrics[best_metric_key(run.setup.args)])
+
+
+def ready_to_train(run: Run) -> None:
+    """Undo what an evaluation or a save did; a model that appears evaluated goes on so until the next step."""
+    engine = run.setup.engine
+    appears_evaluated = engine.appears_evaluated
+    engine.train_mode()
+    if appears_evaluated:
+        engine.appear_evaluated()
 
 
 def best_metric_key(args: object) -> str:

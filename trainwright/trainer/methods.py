@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,11 @@ class Methods(Face):
     """A batch's way, data, optimizer, evaluation, saving: overridable, one by one."""
 
     accelerator: AcceleratorView
+    #: For subclasses whose ``compute_loss`` returns no plain mean: True where it has divided by the whole step's
+    #: ``num_items_in_batch`` (which it then gets) or number of batches; False for the mean of the batches' losses.
+    loss_is_scaled_for_ga: bool | None = None
+    #: Columns of a dataset that are not dropped; None until somebody asks or a subclass sets them.
+    _signature_columns: list[str] | None = None
 
     # ---- one micro-batch
 
@@ -59,7 +64,7 @@ class Methods(Face):
         """Mean loss over the targets of this micro-batch, or ``(loss, outputs)``.
 
         ``num_items_in_batch`` is this micro-batch's own count: dividing a sum by it and ignoring it both give the mean.
-        The Trainer weights micro-batches by their share of the step's targets.
+        The Trainer weights micro-batches by their share of the step's targets, unless ``loss_is_scaled_for_ga`` is set.
         """
         return step.compute_loss(self._setup, model, inputs, return_outputs, num_items_in_batch)
 
@@ -95,6 +100,45 @@ class Methods(Face):
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         """Order of the evaluation samples: as they stand, or longest first when training groups by length."""
         return data.eval_sampler(self._setup, eval_dataset)
+
+    def _get_dataloader(
+        self,
+        dataset: Any,
+        description: str,
+        batch_size: int,
+        sampler_fn: Callable[..., Any] | None = None,
+        is_training: bool = False,
+        dataloader_key: str | None = None,
+    ) -> Any:
+        """Loader over ``dataset`` in the order of ``sampler_fn(dataset)``, for training or evaluation."""
+        return data.dataloader(self._setup, dataset, description, batch_size, sampler_fn, is_training=is_training)
+
+    @property
+    def _train_batch_size(self) -> int:
+        """Samples per training batch in this process."""
+        return self._setup.args.train_batch_size
+
+    @_train_batch_size.setter
+    def _train_batch_size(self, size: int) -> None:
+        if size != self._train_batch_size:
+            raise ValueError(
+                f"_train_batch_size is what the arguments say: set per_device_train_batch_size={size} there."
+            )
+
+    def _set_signature_columns_if_needed(self) -> None:
+        """Put the columns that are not dropped into ``self._signature_columns``, unless they are there."""
+        if self._signature_columns is None:
+            self._signature_columns = data.signature_columns(self._setup)
+
+    def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
+        """``dataset`` without columns that the model's ``forward`` does not take, if ``remove_unused_columns``."""
+        return data.drop_unused_columns(self._setup, dataset, description)
+
+    def _get_collator_with_removed_columns(
+        self, data_collator: Callable[[list[Any]], Any], description: str | None = None
+    ) -> Callable[[list[Any]], Any]:
+        """``data_collator`` for samples of which such columns are dropped."""
+        return data.dropping_collator(self._setup, data_collator, description)
 
     def num_examples(self, dataloader: Any) -> int:
         """Samples that ``dataloader`` goes through."""
@@ -185,8 +229,15 @@ class Methods(Face):
         """The recipe as it is saved beside the weights; None without one."""
         return recipe_text(self._setup)
 
-    def _save_checkpoint(self, model: nn.Module, trial: Any = None) -> None:
-        """Write ``checkpoint-<step>`` whole, then let older ones go; uploaded as ``hub_strategy`` says."""
+    def _get_output_dir(self, trial: Any = None) -> str:
+        """The folder that holds ``checkpoint-<step>``; in a search, that of the present trial."""
+        return str(save_model.run_folder(self._setup))
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any = None, metrics: dict[str, float] | None = None) -> None:
+        """Write ``checkpoint-<step>`` whole, then let older ones go; uploaded as ``hub_strategy`` says.
+
+        ``metrics``, which transformers passed until 4.46, are in the state already.
+        """
         run = self._present_run()
         save.save_checkpoint(run)
         push_checkpoint(run)

@@ -14,6 +14,9 @@ from trainwright.trainer.trainer import Trainer
 from trainwright.training.evaluation import evaluate_each, labels_of
 from trainwright.training.step import call_compute_loss
 
+#: Options that scripts pass on from their own arguments; None means "not given".
+_OFTEN_UNSET = ("max_length", "max_new_tokens", "num_beams")
+
 #: What ``generate`` makes when nothing says how much: 20 tokens after the first.
 _DEFAULT_LENGTH = 21
 
@@ -22,14 +25,15 @@ class Seq2SeqTrainer(Trainer):
     """A Trainer whose ``evaluate`` and ``predict`` call ``model.generate`` when ``predict_with_generate`` is set.
 
     Keyword arguments of ``evaluate`` and ``predict`` beyond the Trainer's (``max_length``, ``num_beams``, ...) go to
-    ``generate``.
+    ``generate``; a length or number of beams that is None was not given.
     """
 
-    _generation: dict[str, Any]
+    #: Options of the present evaluation, under transformers' name: a copied ``evaluate`` sets them.
+    _gen_kwargs: dict[str, Any]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._generation = self._with_defaults({})
+        self._gen_kwargs = self._with_defaults({})
         config = getattr(self.args, "generation_config", None)
         if config is not None:
             self.model.generation_config = _load_generation_config(config)
@@ -44,7 +48,7 @@ class Seq2SeqTrainer(Trainer):
         """As ``Trainer.evaluate``; ``gen_kwargs`` go to ``generate``."""
         if isinstance(self.eval_dataset if eval_dataset is None else eval_dataset, dict):
             return evaluate_each(self._setup, eval_dataset, ignore_keys, metric_key_prefix, **gen_kwargs)
-        self._generation = self._with_defaults(gen_kwargs)
+        self._gen_kwargs = self._with_defaults(gen_kwargs)
         return super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
 
     def predict(  # type: ignore[override]
@@ -56,7 +60,7 @@ class Seq2SeqTrainer(Trainer):
     ) -> PredictionOutput:
         """As ``Trainer.predict``; ``gen_kwargs`` go to ``generate``."""
         augmentation = gen_kwargs.pop("test_time_augmentation", None)
-        self._generation = self._with_defaults(gen_kwargs)
+        self._gen_kwargs = self._with_defaults(gen_kwargs)
         return super().predict(
             test_dataset,
             ignore_keys=ignore_keys,
@@ -70,7 +74,7 @@ class Seq2SeqTrainer(Trainer):
         return cast(Seq2SeqTrainingArguments, self.args)
 
     def _with_defaults(self, given: dict[str, Any]) -> dict[str, Any]:
-        options = dict(given)
+        options = _without_unset(given)
         args = self._generation_args
         if "max_length" not in options and "max_new_tokens" not in options and args.generation_max_length:
             options["max_length"] = args.generation_max_length
@@ -91,7 +95,7 @@ class Seq2SeqTrainer(Trainer):
             return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys=ignore_keys)
         inputs = self._prepare_inputs(inputs)
         labels = labels_of(self._setup, inputs)
-        options = {**self._generation, **gen_kwargs}
+        options = _without_unset(self._gen_kwargs) | _without_unset(gen_kwargs)
         generator: Any = unwrap(model)
         with torch.no_grad(), self.compute_loss_context_manager():
             if self.engine.runs_in_step:
@@ -128,6 +132,11 @@ class Seq2SeqTrainer(Trainer):
         raise ValueError(
             "Generated sequences differ in length and need padding: set the model's generation_config.pad_token_id."
         )
+
+
+def _without_unset(options: dict[str, Any]) -> dict[str, Any]:
+    """Return ``options`` without lengths and beams that are None; other options may mean something by it."""
+    return {name: value for name, value in options.items() if value is not None or name not in _OFTEN_UNSET}
 
 
 def _prompt(inputs: Any) -> dict[str, Any]:

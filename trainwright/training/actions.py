@@ -13,6 +13,7 @@ from trainwright.training.random_state import random_now, restore_random_state
 from trainwright.training.resume import take_up_state
 from trainwright.training.rewind import go_back
 from trainwright.training.run import TrainingRun
+from trainwright.training.save import noting_new_folder
 from trainwright.training.stop import attend
 
 
@@ -43,7 +44,8 @@ class TrainingActions:
 
     def save(self, run: TrainingRun) -> None:
         run.setup.hooks().store_flos()
-        run.setup.hooks()._save_checkpoint(run.setup.model, None)
+        with noting_new_folder(run):
+            run.setup.hooks()._save_checkpoint(run.setup.model, None)
 
     def attend(self, run: TrainingRun) -> Rewind | Stopped | None:
         return attend(run)

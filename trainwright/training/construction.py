@@ -169,12 +169,10 @@ _NEVER_CALLED = (
     "_maybe_log_save_evaluate",
     "_nested_gather",
     "_prepare_input",
-    "_remove_unused_columns",
     "_rotate_checkpoints",
     "_run_epoch",
     "_save_optimizer_and_scheduler",
     "_save_rng_state",
-    "_set_signature_columns_if_needed",
     "_wrap_model",
     "prediction_loop",
 )
@@ -182,7 +180,8 @@ _NEVER_CALLED = (
 
 def warn_of_unused_overrides(setup: Setup) -> None:
     """Say which methods of a subclass will never be called: silence would look like they worked."""
-    unused = [name for name in _NEVER_CALLED if hasattr(type(setup.hooks()), name)]
+    hooks = setup.hooks()
+    unused = [name for name in _NEVER_CALLED if hasattr(type(hooks), name) and is_users_own(hooks, name)]
     if unused:
         warnings.warn(
             f"{type(setup.hooks()).__name__} defines {', '.join(unused)}, which trainwright does not call. Use a "

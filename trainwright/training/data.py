@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
+from trainwright.config.origin import class_if_imported
 from trainwright.core.modifier import TEACHER_COLUMNS
-from trainwright.core.signatures import accepted_keywords
 from trainwright.data.batches import FixedBatches
-from trainwright.data.columns import forward_columns, use_columns
+from trainwright.data.columns import DropColumnsCollator, forward_columns, remove_unused_columns, use_columns
 from trainwright.data.curriculum import Curriculum, CurriculumOrder, joined
 from trainwright.data.loader import (
     data_seed,
@@ -22,6 +23,7 @@ from trainwright.data.loader import (
 )
 from trainwright.data.order import SequentialOrder
 from trainwright.data.teacher_columns import TeacherColumnsCollator
+from trainwright.training.hooks import is_users_own
 from trainwright.training.modules import data_of_module, is_loader, refuse_with_own_loader, use_own_eval_data
 from trainwright.training.setup import Setup
 
@@ -35,21 +37,45 @@ def train_dataloader(setup: Setup) -> Any:
     if is_loader(setup.train_dataset, "train_dataset"):
         refuse_with_own_loader(setup.args)
         return setup.train_dataset
-    size = setup.args.train_batch_size
+    size, hooks = setup.args.train_batch_size, setup.hooks()
     if isinstance(setup.train_dataset, Curriculum):
         return curriculum_loader(setup, setup.train_dataset, size)
+    if is_users_own(hooks, "_get_dataloader"):
+        return hooks._get_dataloader(
+            setup.train_dataset, "Training", size, sampler_fn=hooks._get_train_sampler, is_training=True
+        )
+    return dataloader(setup, setup.train_dataset, "training", size, hooks._get_train_sampler, is_training=True)
+
+
+def dataloader(
+    setup: Setup,
+    dataset: Any,
+    description: str,
+    batch_size: int,
+    sampler_fn: Callable[..., Any] | None,
+    *,
+    is_training: bool,
+) -> Any:
+    """Loader over ``dataset`` in the order of ``sampler_fn(dataset)``, with the columns that are in use."""
     # Before columns are dropped: the length column is not the model's, but the sampler's.
-    batches = None if is_iterable(setup.train_dataset) else batches_for_training(setup, size)
-    dataset, collate = with_used_columns(setup, setup.train_dataset, "training")
-    if batches is None:
+    sampler = None if sampler_fn is None or is_iterable(dataset) else sampler_for(sampler_fn, dataset)
+    narrowed, collate = with_used_columns(setup, dataset, description.lower())
+    if not is_training:
+        return eval_loader(narrowed, sampler=sampler, collate=collate, args=setup.args, batch_size=batch_size)
+    batches = None
+    if is_iterable(dataset):
         refuse_for_streams(setup)
-    return train_loader(dataset, batch_sampler=batches, batch_size=size, collate=collate, args=setup.args)
+    else:
+        batches = batches_for_training(setup, dataset, batch_size, sampler)
+    return train_loader(narrowed, batch_sampler=batches, batch_size=batch_size, collate=collate, args=setup.args)
 
 
-def batches_for_training(setup: Setup, size: int) -> Any:
-    dataset = setup.train_dataset
-    takes_dataset = accepted_keywords(setup.hooks()._get_train_sampler, ("train_dataset",))
-    sampler = setup.hooks()._get_train_sampler(dataset) if takes_dataset else setup.hooks()._get_train_sampler()
+def sampler_for(sampler_fn: Callable[..., Any], dataset: object) -> Any:
+    """Call ``sampler_fn``; until transformers 4.50 ``_get_train_sampler`` took no dataset."""
+    return sampler_fn(dataset) if inspect.signature(sampler_fn).parameters else sampler_fn()
+
+
+def batches_for_training(setup: Setup, dataset: Any, size: int, sampler: Any) -> Any:
     if sampler is None:
         sampler = SequentialOrder(len(dataset))
     padding = getattr(setup.data_collator, "pad_to_multiple_of", None)
@@ -113,9 +139,11 @@ def test_dataloader(setup: Setup, test_dataset: object) -> Any:
 def evaluation_loader(setup: Setup, dataset: object, description: str) -> Any:
     if is_loader(dataset, description):
         return dataset
-    sampler = setup.hooks()._get_eval_sampler(dataset)
-    dataset, collate = with_used_columns(setup, dataset, description)
-    return eval_loader(dataset, sampler=sampler, collate=collate, args=setup.args)
+    hooks, size = setup.hooks(), setup.args.eval_batch_size
+    if is_users_own(hooks, "_get_dataloader"):
+        shown = "Evaluation" if description == "evaluation" else description
+        return hooks._get_dataloader(dataset, shown, size, sampler_fn=hooks._get_eval_sampler)
+    return dataloader(setup, dataset, description, size, hooks._get_eval_sampler, is_training=False)
 
 
 def eval_sampler(setup: Setup, eval_dataset: object) -> Any:
@@ -126,18 +154,53 @@ def eval_sampler(setup: Setup, eval_dataset: object) -> Any:
 
 
 def with_used_columns(setup: Setup, dataset: object, description: str) -> tuple[Any, Callable[[list[Any]], Any]]:
+    dataset, collate = _narrowed(setup, dataset, description)
+    if not setup.has_teacher:
+        return dataset, collate
+    return dataset, TeacherColumnsCollator(collate, setup.data_collator, is_wanted=description == "training")
+
+
+def _narrowed(setup: Setup, dataset: object, description: str) -> tuple[Any, Callable[[list[Any]], Any]]:
+    """The dataset and the collator that let the columns in use through, as a subclass wants it where it says so."""
+    hooks, collate = setup.hooks(), setup.data_collator
+    if isinstance(dataset, class_if_imported("datasets", "Dataset")):
+        if is_users_own(hooks, "_remove_unused_columns"):
+            return hooks._remove_unused_columns(dataset, description=description), collate
+    elif is_users_own(hooks, "_get_collator_with_removed_columns"):
+        return dataset, hooks._get_collator_with_removed_columns(collate, description=description)
+    return use_columns(dataset, collate, kept_columns(setup, dataset), description, setup.columns_said)
+
+
+def kept_columns(setup: Setup, dataset: object = None) -> list[str] | None:
+    """Columns that are not dropped; None where all stay."""
     # A Module's step methods get the whole batch: what they use of it nobody knows.
     if not setup.args.remove_unused_columns or setup.module is not None:
-        if not setup.has_teacher:
-            return dataset, setup.data_collator
-        is_wanted = description == "training"
-        return dataset, TeacherColumnsCollator(setup.data_collator, setup.data_collator, is_wanted=is_wanted)
-    keep = forward_columns(setup.model, setup.label_names)
-    if not setup.has_teacher:
-        return use_columns(dataset, setup.data_collator, keep, description, setup.columns_said)
-    if keep is not None:
+        return None
+    hooks = setup.hooks()
+    if hooks._signature_columns is None and not is_users_own(hooks, "_set_signature_columns_if_needed"):
+        keep = signature_columns(setup)
+    else:
+        hooks._set_signature_columns_if_needed()
+        keep = None if hooks._signature_columns is None else list(hooks._signature_columns)
+    if setup.has_teacher and keep is not None:
         known = getattr(dataset, "column_names", None) or []
         keep += [name for name in known if str(name).startswith(TEACHER_COLUMNS)]
-    dataset, collate = use_columns(dataset, setup.data_collator, keep, description, setup.columns_said)
-    both = TeacherColumnsCollator(collate, setup.data_collator, is_wanted=description == "training")
-    return dataset, both
+    return keep
+
+
+def signature_columns(setup: Setup) -> list[str] | None:
+    """Columns that the model's ``forward`` takes, and labels; None where it takes whatever it is given."""
+    return forward_columns(setup.model, setup.label_names)
+
+
+def drop_unused_columns(setup: Setup, dataset: object, description: str | None) -> Any:
+    """``dataset`` without columns that are not used, where its columns are known beforehand."""
+    return remove_unused_columns(dataset, kept_columns(setup, dataset), description, setup.columns_said)
+
+
+def dropping_collator(
+    setup: Setup, collate: Callable[[list[Any]], Any], description: str | None
+) -> Callable[[list[Any]], Any]:
+    """``collate`` for samples of which columns that are not used are dropped."""
+    keep = kept_columns(setup)
+    return collate if keep is None else DropColumnsCollator(collate, keep, description, setup.columns_said)

@@ -54,6 +54,11 @@ FEATURES: dict[str, Feature] = {
         lambda setup: is_users_own(setup.hooks(), "training_step"),
         "loss and gradients are one graph, so training_step is never called: override compute_loss",
     ),
+    "scaled losses": Feature(
+        "loss_is_scaled_for_ga",
+        lambda setup: setup.hooks().loss_is_scaled_for_ga is not None,
+        "batches are weighted by their targets: return the mean loss from compute_loss, and leave it out",
+    ),
     "mixed precision": Feature(
         "fp16=True, bf16=True",
         lambda setup: setup.args.fp16 or setup.args.bf16,

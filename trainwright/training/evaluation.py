@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from trainwright.core.microbatching import MicroBatching
 from trainwright.core.results import EvalLoopOutput, PredictionOutput, speed_metrics
+from trainwright.core.run import Phase
 from trainwright.data.loader import close_loader, data_seed
 from trainwright.data.rebuild import shared_evaluation, sharing_of
 from trainwright.engines.torch.logged import Means
@@ -205,6 +206,9 @@ def evaluation_loop(
         setup.engine.weights.settle()
         if setup.is_in_train:
             setup.engine.train_mode()
+            if setup.run is not None and setup.run.phase in (Phase.BETWEEN, Phase.EVALUATION):
+                # Callbacks that show samples, or sort metrics by the mode, come now; the next step ends it.
+                setup.engine.appear_evaluated()
 
 
 def keep_in_step(setup: Setup, step: Callable[[Any], Any], batch: Any, loader: Any) -> None:

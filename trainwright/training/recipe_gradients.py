@@ -33,7 +33,7 @@ def sampled_gradients(run: TrainingRun) -> Callable[[int], Iterator[None]] | Non
         engine = setup.engine
         random = random_now(setup)
         buffers = [(buffer, buffer.detach().clone()) for buffer in setup.model.buffers()]
-        was_training = setup.model_wrapped.training
+        was_training, appeared_evaluated = setup.model_wrapped.training, engine.appears_evaluated
         try:
             set_seed(mixed_seed(data_seed(setup.args), setup.state.global_step, 1))
             engine.train_mode()
@@ -45,7 +45,10 @@ def sampled_gradients(run: TrainingRun) -> Callable[[int], Iterator[None]] | Non
             with torch.no_grad():
                 for buffer, before in buffers:
                     buffer.copy_(before)
-            setup.model_wrapped.train(was_training)
+            if appeared_evaluated:
+                engine.appear_evaluated()
+            else:
+                setup.model_wrapped.train(was_training)
             restore_random_state(setup, random)
 
     return gradients

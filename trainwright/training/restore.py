@@ -202,7 +202,7 @@ def load_best_model(run: TrainingRun) -> None:
     logger.info(
         "Loading the best model from %s (%s = %s).", best, setup.args.metric_for_best_model, setup.state.best_metric
     )
-    setup.hooks()._load_from_checkpoint(best)
+    setup.hooks()._load_from_checkpoint(str(best))
     _restore_modifiers(run, Path(best))
 
 

@@ -25,7 +25,7 @@ def go_back(run: TrainingRun, wanted: Rewind) -> None:
         raise NonFiniteError(wanted.step, setup.args.max_nonfinite_steps or 1)
     run.last_rewind = (checkpoint, wanted.step)
     run.left_out += wanted.batches
-    setup.hooks()._load_from_checkpoint(checkpoint)
+    setup.hooks()._load_from_checkpoint(str(checkpoint))
     fill(run, checkpoint)
     go_back_in_log(run)
     if setup.args.should_save:

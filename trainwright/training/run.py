@@ -55,6 +55,8 @@ class TrainingRun:
     has_claimed: bool = False
     #: The right to write into the run directory; None in a process that does not write there.
     lock: RunLock | None = None
+    #: The folder of the present save where nothing had that name: what is in it now, a subclass has put there.
+    new_folder: Path | None = None
     feed: TrainFeed = field(init=False)
     phase: Phase = Phase.BETWEEN
     #: What to do first, where the run goes on from a checkpoint.

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from trainwright.checkpoint.directory import checkpoint_path, rotate, sweep
+from trainwright.checkpoint.durable import move_entries
 from trainwright.checkpoint.identity import Owner, RunIdentity
 from trainwright.checkpoint.ownership import claim, keep_claim
 from trainwright.checkpoint.run_lock import RunLock
@@ -106,10 +110,34 @@ def write_snapshot(run: TrainingRun, snapshot: Snapshot | None, *, background: b
         # The one in flight uses the same room in memory.
         run.saver.wait()
         claim_run_directory(run)
-        job = captured_job(run, target, snapshot)
+        job = with_files_of_subclass(run, captured_job(run, target, snapshot))
         # What only the model's own code can write must be written while the model is whole.
         background = background and not (setup.engine.weights.layout.gathered_to_save and WEIGHTS not in job.tensors)
         run.saver.save(job, background=background)
+
+
+@contextmanager
+def noting_new_folder(run: TrainingRun) -> Iterator[None]:
+    """While a subclass may save: know whether it is the one who made the checkpoint's folder."""
+    target = checkpoint_path(run_folder(run.setup), run.setup.state.global_step)
+    run.new_folder = None if os.path.lexists(target) else target
+    try:
+        yield
+    finally:
+        run.new_folder = None
+
+
+def with_files_of_subclass(run: TrainingRun, job: SaveJob) -> SaveJob:
+    """Let ``job`` begin with what a subclass wrote into the checkpoint's folder before it called ``super()``."""
+    if run.new_folder == job.target and job.target.is_dir() and run.setup.args.should_save:
+        fill = job.fill
+
+        def fill_with_both(staging: Path) -> None:
+            move_entries(job.target, staging)
+            fill(staging)
+
+        job.fill = fill_with_both
+    return job
 
 
 def captured_job(run: TrainingRun, target: Path, snapshot: Snapshot | None) -> SaveJob:

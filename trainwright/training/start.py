@@ -21,6 +21,7 @@ from trainwright.engines.torch.targets import base_model
 from trainwright.training.checks import refuse_for_strategy
 from trainwright.training.construction import default_callbacks, refuse_missing_data
 from trainwright.training.course import made_now
+from trainwright.training.data import signature_columns
 from trainwright.training.engine_choice import graph_engine, in_torch_form, refuse_what_the_engine_lacks
 from trainwright.training.modules import (
     check_own_states,
@@ -118,6 +119,9 @@ def adopt_another_model(setup: Setup, model: nn.Module) -> None:
         raise ValueError(f"fit(model, train, val) takes a torch.nn.Module first, not a {type(model).__name__}.")
     if model is setup.model:
         return
+    if setup.model is not None and setup.hooks()._signature_columns == signature_columns(setup):
+        # Those of the model before.
+        setup.hooks()._signature_columns = None
     adopt_model(setup, model)
     setup.hooks().create_accelerator_and_postprocess()
     setup.callbacks.references["model"] = setup.model
@@ -128,14 +132,14 @@ def adopt_another_model(setup: Setup, model: nn.Module) -> None:
 def spread_model(setup: Setup, called: nn.Module, checkpoint: Path | None) -> None:
     """Weights of the checkpoint, if there is one, in the model; spread over the processes."""
     if checkpoint is not None and not setup.engine.weights.layout.in_parts:
-        setup.hooks()._load_from_checkpoint(checkpoint)
+        setup.hooks()._load_from_checkpoint(str(checkpoint))
     before = dict(setup.model.named_parameters())
     setup.model_wrapped = setup.engine.weights.spread(setup.model, setup.backend, called)
     if setup.engine.weights.layout.in_parts:
         if setup.optimizer is not None and not setup.own_optimizer:
             adopt_sharded_parameters(setup.optimizer, before, setup.model)
         if checkpoint is not None:
-            setup.hooks()._load_from_checkpoint(checkpoint)
+            setup.hooks()._load_from_checkpoint(str(checkpoint))
 
 
 def seed_everything(setup: Setup) -> None:

@@ -122,16 +122,21 @@ def training_step(setup: Setup, model: nn.Module, inputs: Any, num_items_in_batc
     if not model.training:
         # A callback may have switched to evaluation, to show samples say, and not back.
         setup.engine.train_mode() if setup.is_in_train else model.train()
-    portion = setup.portion or Portion(setup.hooks().count_targets(inputs), 1.0, num_items_in_batch, 1)
-    inputs = setup.hooks()._prepare_inputs(inputs)
-    with setup.hooks().compute_loss_context_manager():
+    hooks = setup.hooks()
+    portion = setup.portion or Portion(hooks.count_targets(inputs), 1.0, num_items_in_batch, 1)
+    targets, weight = portion.targets, portion.weight
+    if hooks.loss_is_scaled_for_ga is not None:
+        targets, weight = portion.step_targets, weight_by_subclass(setup, portion, scaled=hooks.loss_is_scaled_for_ga)
+    if not setup.calling.wants_count:
+        targets = None
+    inputs = hooks._prepare_inputs(inputs)
+    with hooks.compute_loss_context_manager():
         if setup.loss_modifiers:
-            loss = modified_loss(setup, model, inputs, portion.targets if setup.calling.wants_count else None)
+            loss = modified_loss(setup, model, inputs, targets)
         else:
-            loss = call_compute_loss(setup, model, inputs, portion.targets if setup.calling.wants_count else None)
+            loss = call_compute_loss(setup, model, inputs, targets)
     if loss.ndim:
         loss = loss.mean()
-    weight = portion.weight
     if isinstance(weight, float):
         if weight == 0.0:
             # No target: the mean is 0/0, and even 0 x its gradient may be NaN. There is nothing to learn here.
@@ -143,6 +148,15 @@ def training_step(setup: Setup, model: nn.Module, inputs: Any, num_items_in_batc
         loss = torch.where(weight > 0, loss * weight, 0.0)
     setup.engine.backward(loss)
     return loss.detach()
+
+
+def weight_by_subclass(setup: Setup, portion: Portion, *, scaled: bool) -> Any:
+    """Weight of a micro-batch whose ``compute_loss`` has scaled its loss for the step, or wants a plain mean of them.
+
+    transformers takes the mean over processes, where losses are summed here. A batch without a target is left out.
+    """
+    share = 1.0 if scaled else 1.0 / portion.pieces
+    return share / setup.backend.world_size * (portion.weight > 0)
 
 
 def modified_loss(setup: Setup, model: nn.Module, inputs: object, targets: object) -> Tensor:

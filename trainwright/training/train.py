@@ -89,7 +89,7 @@ def _train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) -
         create_training_tools(run, plan.max_steps)
         if checkpoint is not None and setup.engine.weights.layout.gathered_to_save:
             # Weights were cast on their way to where they are; here they go as they were saved.
-            setup.hooks()._load_from_checkpoint(checkpoint)
+            setup.hooks()._load_from_checkpoint(str(checkpoint))
         setup.run, setup.is_in_train = run, True
         try:
             _train_to_the_end(run, checkpoint)
@@ -120,6 +120,7 @@ def _close(run: TrainingRun) -> None:
     setup.run, setup.is_in_train, setup.portion = None, False, None
     # It holds on to the Trainer, whom nobody else holds then.
     setup.engine.own_generators.watch(None)
+    setup.engine.keep_mode()
     dismiss_guards(run)
     setup.engine.show_weights()
     run.saver.wait()

@@ -22,6 +22,10 @@ class OwnStep(Trainer):
         return super().training_step(model, inputs)
 
 
+class ScalesItsLoss(Trainer):
+    loss_is_scaled_for_ga = True
+
+
 class LooksAtGradients(TrainerCallback):
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         assert kwargs["model"].second.weight.grad is not None
@@ -51,6 +55,7 @@ ASKS: dict[str, Make] = {
     "recipes": lambda args: Trainer(Dense(), args(), train_dataset=rows(), recipe=_RECIPE),
     "modules": lambda args: Trainer(Wrapped(), args(), train_dataset=rows()),
     "training_step": lambda args: OwnStep(Dense(), args(), train_dataset=rows()),
+    "scaled losses": lambda args: ScalesItsLoss(Dense(), args(), train_dataset=rows()),
     "mixed precision": lambda args: Trainer(Dense(), args(bf16=True), train_dataset=rows()),
     "half evaluation": lambda args: Trainer(Dense(), args(bf16_full_eval=True), train_dataset=rows()),
     "torch_compile": lambda args: Trainer(Dense(), args(torch_compile=True), train_dataset=rows()),

@@ -26,6 +26,7 @@ from trainwright.engines.torch.schedules import needs_metric
 from trainwright.engines.torch.step_times import StepTimes, Untimed, sum_told
 from trainwright.engines.torch.strategies.base import Strategy, dense_part, silenced
 from trainwright.engines.torch.targets import unwrap
+from trainwright.engines.torch.training_flags import TrainingFlags
 from trainwright.randomness.own_generators import OwnGenerators
 
 
@@ -83,6 +84,8 @@ class TorchEngine(TorchExchange):
         self._own_time = Untimed()
         #: Generators that the model, and what else takes part in a step, keep for themselves.
         self.own_generators = OwnGenerators()
+        self._flags = TrainingFlags()
+        self.appears_evaluated = False
 
     #: What this engine does that not every engine does, by the names in training/engine_choice.py.
     supports: Any = Everything()
@@ -306,14 +309,25 @@ class TorchEngine(TorchExchange):
             parameter.grad = None
 
     def train_mode(self) -> None:
+        self._flags.put_back()
+        self.appears_evaluated = False
         self.model.train()
         # Schedule-free optimizers keep two sets of weights and must be told which are wanted.
         if callable(getattr(self.optimizer, "train", None)):
             self.optimizer.train()
 
     def eval_mode(self, model: nn.Module) -> None:
+        self._flags.put_back()
+        self.appears_evaluated = False
         model.eval()
         self.rest_weights()
+
+    def appear_evaluated(self) -> None:
+        self._flags.lower(self.model)
+        self.appears_evaluated = True
+
+    def keep_mode(self) -> None:
+        self._flags, self.appears_evaluated = TrainingFlags(), False
 
     def rest_weights(self) -> None:
         """The weights that are evaluated and saved: with a schedule-free optimizer, its average."""

@@ -1,0 +1,288 @@
+"""Attributes and methods of transformers' Trainer that subclasses set, read, call and copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+import trainwright
+from tests.models import Plain, classification_rows
+from trainwright import Trainer, TrainingArguments
+from trainwright.checkpoint.manifest import verify
+from trainwright.config import TrainwrightWarning
+
+Make = Callable[..., TrainingArguments]
+ROWS: Any = classification_rows(16)
+
+
+# ---- loss_is_scaled_for_ga
+
+
+def mean_loss(model: Any, inputs: Any) -> Tensor:
+    return nn.functional.cross_entropy(model.logits(inputs["x"]), inputs["labels"])
+
+
+def first_gradient_norm(library: Any, folder: Path, scaled: bool | None, divides: str | None, late: bool) -> float:
+    """The gradient norm of a step of two batches, with a loss that the subclass has scaled, or not, by itself."""
+
+    class Own(library.Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch: Any = None):
+            loss = mean_loss(model, inputs)
+            if divides == "by steps":
+                return loss / self.current_gradient_accumulation_steps
+            return loss * len(inputs["x"]) / num_items_in_batch if divides == "by items" else loss
+
+    if not late:
+        Own.loss_is_scaled_for_ga = scaled
+    args = library.TrainingArguments(
+        str(folder), max_steps=1, per_device_train_batch_size=4, gradient_accumulation_steps=2, logging_steps=1,
+        use_cpu=True, report_to="none", disable_tqdm=True, save_strategy="no", max_grad_norm=1e9,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    trainer: Any = Own(Plain().float(), args, train_dataset=ROWS)
+    if late:
+        trainer.loss_is_scaled_for_ga = scaled
+    trainer.train()
+    return float(trainer.state.log_history[0]["grad_norm"])
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(
+    ("scaled", "divides"), [(True, "by steps"), (True, "by items"), (True, None), (False, None), (False, "by steps")]
+)
+def test_a_loss_that_says_how_it_is_scaled_gives_transformers_gradient(
+    tmp_path: Path, scaled: bool, divides: str | None, late: bool
+) -> None:
+    ours, theirs = (
+        first_gradient_norm(library, tmp_path / library.__name__, scaled, divides, late)
+        for library in (trainwright, transformers)
+    )
+    assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+# ---- loaders that subclasses copy or change
+
+
+class Version4(Trainer):
+    """``get_train_dataloader`` as transformers 4 had it, which many repositories carry a changed copy of."""
+
+    def get_train_dataloader(self) -> Any:
+        dataset, collator = self.train_dataset, self.data_collator
+        if isinstance(dataset, datasets.Dataset):
+            dataset = self._remove_unused_columns(dataset, description="training")
+        else:
+            collator = self._get_collator_with_removed_columns(collator, description="training")
+        options = {"batch_size": self._train_batch_size, "collate_fn": collator, "sampler": self._get_train_sampler()}
+        return self.accelerator.prepare(torch.utils.data.DataLoader(dataset, **options))
+
+
+class Version5(Trainer):
+    """The same of transformers 5."""
+
+    def get_train_dataloader(self) -> Any:
+        return self._get_dataloader(
+            dataset=self.train_dataset,
+            description="Training",
+            batch_size=self._train_batch_size,
+            sampler_fn=self._get_train_sampler,
+            is_training=True,
+        )
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
+        return self._get_dataloader(
+            dataset=self.eval_dataset if eval_dataset is None else eval_dataset,
+            description="Evaluation",
+            batch_size=self.args.eval_batch_size,
+            sampler_fn=self._get_eval_sampler,
+            dataloader_key="eval",
+        )
+
+
+def rows_with_a_note(kind: str) -> Any:
+    """Rows with a column that no collator can stack."""
+    rows = [{**row, "note": f"row {number}"} for number, row in enumerate(ROWS)]
+    if kind == "list":
+        return rows
+    plain = [{name: getattr(value, "tolist", lambda v=value: v)() for name, value in row.items()} for row in rows]
+    return datasets.Dataset.from_list(plain)
+
+
+@pytest.mark.parametrize("kind", ["list", "datasets"])
+@pytest.mark.parametrize("copied", [Version4, Version5])
+def test_a_copied_loader_trains_as_our_own(make_args: Make, kind: str, copied: type[Trainer]) -> None:
+    def trained(chosen: type[Trainer]) -> Trainer:
+        args = make_args(max_steps=5, per_device_train_batch_size=4, learning_rate=1e-2, per_device_eval_batch_size=3)
+        rows = rows_with_a_note(kind)
+        trainer = chosen(Plain().float(), args, train_dataset=rows, eval_dataset=rows)
+        trainer.train()
+        return trainer
+
+    ours, theirs = trained(Trainer), trained(copied)
+    for name, value in ours.model.state_dict().items():
+        assert torch.equal(theirs.model.state_dict()[name], value), name
+    assert theirs.evaluate()["eval_loss"] == ours.evaluate()["eval_loss"]
+
+
+class CollatesNotes:
+    """Takes what is left of the notes out of the samples and counts them."""
+
+    def __init__(self) -> None:
+        self.notes = 0
+
+    def __call__(self, samples: list[Any]) -> Any:
+        self.notes += sum("note" in sample for sample in samples)
+        kept = [{name: value for name, value in sample.items() if name != "note"} for sample in samples]
+        return trainwright.default_data_collator(kept)
+
+
+class NamesItsColumns(Trainer):
+    def _set_signature_columns_if_needed(self) -> None:
+        if self._signature_columns is None:
+            self._signature_columns = ["x", "labels", "note"]
+
+
+class SetsItsColumns(Trainer):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._set_signature_columns_if_needed()
+        assert self._signature_columns is not None
+        self._signature_columns += ["note"]
+
+
+class KeepsEveryColumn(Trainer):
+    def _remove_unused_columns(self, dataset: Any, description: str | None = None) -> Any:
+        return dataset
+
+    def _get_collator_with_removed_columns(self, data_collator: Any, description: str | None = None) -> Any:
+        return data_collator
+
+
+class MakesItsLoader(Trainer):
+    def _get_dataloader(self, dataset: Any, description: str, *args: Any, **kwargs: Any) -> Any:
+        assert description in ("Training", "Evaluation", "test")
+        self._signature_columns = ["x", "labels", "note"]
+        return super()._get_dataloader(dataset, description, *args, **kwargs)
+
+
+@pytest.mark.parametrize("kind", ["list", "datasets"])
+@pytest.mark.parametrize("chosen", [NamesItsColumns, SetsItsColumns, KeepsEveryColumn, MakesItsLoader])
+def test_a_subclass_decides_which_columns_reach_its_collator(make_args: Make, kind: str, chosen: type[Trainer]) -> None:
+    collator, rows = CollatesNotes(), rows_with_a_note(kind)
+    args = make_args(max_steps=2, per_device_train_batch_size=4)
+    trainer = chosen(Plain().float(), args, collator, train_dataset=rows, eval_dataset=rows)
+    trainer.train()
+    assert collator.notes == 8
+    trainer.evaluate()
+    assert collator.notes == 24
+    trainer.predict(rows)
+    assert collator.notes == 40
+
+
+def test_signature_columns_are_those_of_transformers(make_args: Make, tmp_path: Path) -> None:
+    ours: Any = Trainer(Plain().float(), make_args())
+    theirs: Any = transformers.Trainer(Plain().float(), transformers.TrainingArguments(str(tmp_path), report_to="none"))
+    found: list[Any] = []
+    for trainer in (ours, theirs):
+        found.append(trainer._signature_columns)
+        trainer._set_signature_columns_if_needed()
+        found.append({*trainer._signature_columns} - {"kwargs"})
+    assert found == [None, found[1], None, found[1]]
+    assert ours._train_batch_size == theirs._train_batch_size == 8
+
+
+def test_columns_follow_a_model_that_fit_is_given(make_args: Make) -> None:
+    class TakesNotes(Plain):
+        def forward(self, x: Tensor, labels: Tensor | None = None, note: Any = None) -> Any:  # type: ignore[override]
+            return super().forward(x, labels)
+
+    collator = CollatesNotes()
+    trainer = Trainer(Plain().float(), make_args(max_steps=1), collator)
+    trainer._set_signature_columns_if_needed()
+    trainer.fit(TakesNotes().float(), rows_with_a_note("list"))
+    assert collator.notes == 8
+
+
+def test_another_training_batch_size_than_the_arguments_say_is_refused(make_args: Make) -> None:
+    trainer = Trainer(Plain().float(), make_args(per_device_train_batch_size=4))
+    trainer._train_batch_size = 4
+    with pytest.raises(ValueError, match="per_device_train_batch_size=2"):
+        trainer._train_batch_size = 2
+
+
+# ---- saving and resuming
+
+
+def test_a_subclass_that_loads_weights_gets_the_folder_as_a_string(make_args: Make) -> None:
+    """Subclasses ask ``resume_from_checkpoint.endswith(...)``, or add to it."""
+    seen: list[str] = []
+
+    class Own(Trainer):
+        def _load_from_checkpoint(self, resume_from_checkpoint, model=None):
+            seen.append(resume_from_checkpoint + "/model.safetensors")
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    settings: dict[str, Any] = {
+        "max_steps": 4, "save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 2,
+        "load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True,
+        "lr_scheduler_type": "constant",
+    }  # fmt: skip
+    args = make_args(**{**settings, "max_steps": 2})
+    Own(Plain().float(), args, train_dataset=ROWS, eval_dataset=ROWS).train()
+    assert len(seen) == 1
+    Own(Plain().float(), make_args(**settings), train_dataset=ROWS, eval_dataset=ROWS).train(True)
+    assert len(seen) == 3
+    assert all(Path(path).is_file() for path in seen)
+
+
+def test_saving_as_older_versions_of_transformers_did(make_args: Make, tmp_path: Path) -> None:
+    """Until 4.46 ``_save_checkpoint`` took the metrics too; the folder it writes is asked for by name."""
+    folders: list[Path] = []
+
+    class Own(Trainer):
+        def _save_checkpoint(self, model: Any, trial: Any = None, metrics: Any = None) -> None:
+            super()._save_checkpoint(model, trial, metrics=metrics)
+            folders.append(Path(self._get_output_dir(trial=trial) + f"/checkpoint-{self.state.global_step}"))
+
+    Own(Plain().float(), make_args(max_steps=2, save_strategy="steps", save_steps=1), train_dataset=ROWS).train()
+    assert folders == [tmp_path / "run" / "checkpoint-1", tmp_path / "run" / "checkpoint-2"]
+    assert all((folder / "model.safetensors").is_file() for folder in folders)
+
+
+def test_another_place_for_checkpoints_than_output_dir_is_not_silently_ignored(make_args: Make) -> None:
+    class Elsewhere(Trainer):
+        def _get_output_dir(self, trial: Any = None) -> str:
+            return "elsewhere"
+
+    with pytest.warns(TrainwrightWarning, match="Elsewhere defines _get_output_dir, which"):
+        Elsewhere(Plain().float(), make_args())
+
+
+def test_what_a_subclass_writes_into_a_checkpoint_first_is_part_of_it(make_args: Make, tmp_path: Path) -> None:
+    class Own(Trainer):
+        def _save_checkpoint(self, model: Any, trial: Any = None, metrics: Any = None) -> None:
+            folder = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
+            (folder / "extra").mkdir(parents=True, exist_ok=True)
+            (folder / "extra" / "projector.txt").write_text(f"step {self.state.global_step}")
+            (folder / "model.safetensors").write_text("not the weights")
+            super()._save_checkpoint(model, trial)
+
+    args = make_args(max_steps=4, save_strategy="steps", save_steps=2)
+    # What somebody else left under the name is still not ours to change.
+    (tmp_path / "run" / "checkpoint-4").mkdir(parents=True)
+    (tmp_path / "run" / "checkpoint-4" / "found.txt").write_text("from before")
+    trainer = Own(Plain().float(), args, train_dataset=ROWS)
+    trainer.train()
+    folder = tmp_path / "run" / "checkpoint-2"
+    assert (folder / "extra" / "projector.txt").read_text() == "step 2"
+    names = sorted(path.name for path in (tmp_path / "run").iterdir() if path.name.startswith("checkpoint-"))
+    assert names == ["checkpoint-2", "checkpoint-4", "checkpoint-4.other-1"]
+    assert (tmp_path / "run" / "checkpoint-4.other-1" / "found.txt").read_text() == "from before"
+    verify(folder)
+    Own(Plain().float(), make_args(max_steps=4), train_dataset=ROWS).train(str(folder))
