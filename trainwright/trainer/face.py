@@ -71,6 +71,7 @@ class Face:
     engine: Engine = FromSetup()  # type: ignore[assignment]
     place_model_on_device: bool = FromSetup()  # type: ignore[assignment]
     label_names: list[str] = FromSetup()  # type: ignore[assignment]
+    _signature_columns: list[str] | None = FromSetup("signature_columns")  # type: ignore[assignment]
     can_return_loss: bool = FromSetup()  # type: ignore[assignment]
     label_smoother: float | None = FromSetup()  # type: ignore[assignment]
     model_accepts_loss_kwargs: bool = FromSetup()  # type: ignore[assignment]

@@ -30,8 +30,6 @@ class Methods(Face):
     #: For subclasses whose ``compute_loss`` returns no plain mean: True where it has divided by the whole step's
     #: ``num_items_in_batch`` (which it then gets) or number of batches; False for the mean of the batches' losses.
     loss_is_scaled_for_ga: bool | None = None
-    #: Columns of a dataset that are not dropped; None until somebody asks or a subclass sets them.
-    _signature_columns: list[str] | None = None
 
     # ---- one micro-batch
 

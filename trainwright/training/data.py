@@ -177,11 +177,11 @@ def kept_columns(setup: Setup, dataset: object = None) -> list[str] | None:
     if not setup.args.remove_unused_columns or setup.module is not None:
         return None
     hooks = setup.hooks()
-    if hooks._signature_columns is None and not is_users_own(hooks, "_set_signature_columns_if_needed"):
+    if setup.signature_columns is None and not is_users_own(hooks, "_set_signature_columns_if_needed"):
         keep = signature_columns(setup)
     else:
         hooks._set_signature_columns_if_needed()
-        keep = None if hooks._signature_columns is None else list(hooks._signature_columns)
+        keep = None if setup.signature_columns is None else list(setup.signature_columns)
     if setup.has_teacher and keep is not None:
         known = getattr(dataset, "column_names", None) or []
         keep += [name for name in known if str(name).startswith(TEACHER_COLUMNS)]

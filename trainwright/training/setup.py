@@ -153,6 +153,8 @@ class Setup:
     hub_model_id: str | None = None
     upload: Any = None
 
+    #: Columns of a dataset that are not dropped; None until somebody asks, or a subclass sets them.
+    signature_columns: list[str] | None = None
     #: Said once: of columns that are dropped, of what depends on how a batch is cut, of a step of one's own.
     columns_said: set[str] = field(default_factory=set)
     piece_effects_were_noted: bool = False

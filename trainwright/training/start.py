@@ -119,9 +119,9 @@ def adopt_another_model(setup: Setup, model: nn.Module) -> None:
         raise ValueError(f"fit(model, train, val) takes a torch.nn.Module first, not a {type(model).__name__}.")
     if model is setup.model:
         return
-    if setup.model is not None and setup.hooks()._signature_columns == signature_columns(setup):
+    if setup.model is not None and setup.signature_columns == signature_columns(setup):
         # Those of the model before.
-        setup.hooks()._signature_columns = None
+        setup.signature_columns = None
     adopt_model(setup, model)
     setup.hooks().create_accelerator_and_postprocess()
     setup.callbacks.references["model"] = setup.model
