@@ -133,7 +133,9 @@ def with_files_of_subclass(run: TrainingRun, job: SaveJob) -> SaveJob:
         fill = job.fill
 
         def fill_with_both(staging: Path) -> None:
-            move_entries(job.target, staging)
+            if job.target.is_dir():
+                # Not so at a second attempt, after a failed one.
+                move_entries(job.target, staging)
             fill(staging)
 
         job.fill = fill_with_both
