@@ -15,6 +15,9 @@ from typer.testing import CliRunner
 
 from trainwright.checkpoint import run_lock
 from trainwright.cli.app import app
+from trainwright.config.errors import ConfigError
+from trainwright.config.loading import load_experiment
+from trainwright.experiment.running import train
 
 ROOT = Path(__file__).parents[2]
 TABLE = "a,b,kind\n" + "\n".join(f"{i},{i * i % 11},{'xy'[i % 2]}" for i in range(32))
@@ -46,11 +49,10 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture
-def holder(place: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process, which has ``runs/e``."""
+def held(folder: Path) -> subprocess.Popen[str]:
+    """Another process, which has the folder."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(place / "runs/e")],
+        [sys.executable, "-c", HOLDER, str(folder)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -58,6 +60,12 @@ def holder(place: Path) -> Iterator[subprocess.Popen[str]]:
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "has it\n"
+    return process
+
+
+@pytest.fixture
+def holder(place: Path) -> Iterator[subprocess.Popen[str]]:
+    process = held(place / "runs/e")
     yield process
     process.kill()
     process.communicate()
@@ -92,25 +100,13 @@ def test_a_training_that_waited_for_the_end_of_another_looks_again(place: Path) 
     finished = place / "runs/e/finished.json"
     said = finished.read_text()
     finished.unlink()
-    lock = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(place / "runs/e")],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert lock.stdout is not None
-    assert lock.stdout.readline() == "has it\n"
+    other = held(place / "runs/e")
 
     def end(text: str) -> None:
         # Said to whoever waits.
         if "waiting up to" in text:
             finished.write_text(said)
-            lock.communicate("")
-
-    from trainwright.config.errors import ConfigError
-    from trainwright.config.loading import load_experiment
-    from trainwright.experiment.running import train
+            other.communicate("")
 
     with pytest.raises(ConfigError, match="there is no step left for learning_rate"):
         train(load_experiment(place / "e.yaml", ["training.learning_rate=0.5"]), say=end)

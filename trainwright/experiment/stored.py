@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import glob
 import hashlib
 import json
@@ -166,6 +167,13 @@ def _files(loaded: Loaded, part: str) -> list[Path]:
 
 
 def _contents(path: Path) -> str:
+    found = path.stat()
+    return _digest(path, found.st_size, found.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=1024)
+def _digest(path: Path, size: int, changed: int) -> str:
+    # Once for each start: a file that was moved is asked for more than once, and may be large.
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
