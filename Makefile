@@ -6,7 +6,7 @@ PIP     = $(BIN)/pip install --quiet --disable-pip-version-check
 # torch first and pinned, so that no later requirement pulls another build of it.
 CONSTRAIN := -c constraints.txt
 
-.PHONY: help demo test check test-full test-jax test-mindspore bench format clean
+.PHONY: help demo test check test-full test-jax test-mindspore test-ecosystem bench format clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -54,23 +54,34 @@ check: $(VENV)/dev  ## format, lint, types, layers and fast tests: the daily loo
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not full and not gpu and not jax and not mindspore"
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not full and not gpu and not jax and not mindspore and not ecosystem"
 
 test: $(VENV)/dev  ## everything, with sampled points and one seed: what CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not full and not gpu and not jax and not mindspore"
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not full and not gpu and not jax and not mindspore and not ecosystem"
 
-test-full: $(VENV)/full test-jax test-mindspore  ## all points, several seeds, every engine; before an issue is resolved
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not gpu and not jax and not mindspore" --seeds 5 --hypothesis-profile=thorough
+test-full: $(VENV)/full test-jax test-mindspore test-ecosystem  ## all points, several seeds, every engine; before an issue is resolved
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not gpu and not jax and not mindspore and not ecosystem" --seeds 5 --hypothesis-profile=thorough
 
 test-jax: .venv-jax/ready  ## the tests of engine="jax", in .venv-jax; within 15 minutes
 	timeout -s KILL 900 .venv-jax/bin/pytest -n 2 --dist loadgroup -m jax tests/engines
 
 test-mindspore: .venv-mindspore/ready  ## the tests of engine="mindspore", in .venv-mindspore; within 15 minutes
 	timeout -s KILL 900 .venv-mindspore/bin/pytest -n 2 --dist loadgroup -m mindspore tests/engines tests/compat/test_mindnlp_example.py
+
+# Libraries on top of transformers change fast, and pin each other: an environment of their own.
+.venv-ecosystem/ready: constraints.txt pyproject.toml
+	$(PYTHON) -m venv .venv-ecosystem
+	.venv-ecosystem/bin/pip install --quiet --disable-pip-version-check --upgrade pip
+	.venv-ecosystem/bin/pip install --quiet --disable-pip-version-check $(CONSTRAIN) torch
+	.venv-ecosystem/bin/pip install --quiet --disable-pip-version-check $(CONSTRAIN) -e '.[hf,lora]' --group ecosystem
+	@touch $@
+
+test-ecosystem: .venv-ecosystem/ready  ## TRL, sentence-transformers, SetFit, PEFT on our Trainer; writes docs/libraries.md
+	.venv-ecosystem/bin/pytest -n 2 -m ecosystem tests/ecosystem
 
 bench: $(VENV)/dev  ## measure; results belong into bench/RESULTS.md
 	$(BIN)/python bench/correctness.py
@@ -94,4 +105,4 @@ format: $(VENV)/dev  ## rewrite what `make check` would complain about
 	$(BIN)/ruff check --fix .
 
 clean:  ## remove the environments and caches
-	rm -rf $(VENV) .venv-jax .venv-mindspore .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
+	rm -rf $(VENV) .venv-jax .venv-mindspore .venv-ecosystem .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist

@@ -49,12 +49,22 @@ assert Trainer.__module__ == "transformers.trainer"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["Trainer", pytest.param("Seq2SeqTrainer", marks=pytest.mark.full)])
-def test_transformers_own_trainer_is_refused_with_the_line_to_change(name: str, tmp_path: Path) -> None:
-    done = run(f"import trainwright.compat.mindnlp\n\nfrom transformers import {name}, TrainingArguments\n", tmp_path)
-    assert done.returncode == 1
-    assert f"script.py, line 3: transformers' {name} trains with torch" in done.stderr
-    assert f"Write `from trainwright import {name}` there" in done.stderr
+def test_a_script_that_imports_from_transformers_gets_our_trainer_every_time(tmp_path: Path) -> None:
+    done = run(
+        """
+import trainwright.compat.mindnlp as door
+for _ in range(2):
+    from transformers import Seq2SeqTrainer, Trainer, TrainingArguments
+    import trainwright
+    assert Trainer is trainwright.Trainer and Seq2SeqTrainer is trainwright.Seq2SeqTrainer
+    assert TrainingArguments("x").engine == "mindspore"
+door.close()
+from transformers import Trainer
+assert Trainer.__module__ == "transformers.trainer"
+""",
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_precisions_by_their_mindspore_names() -> None:

@@ -111,6 +111,7 @@ def test_reading_without_giving() -> None:
     live = {
         "evaluation_strategy": "epoch",
         "warmup_ratio": 0.25,
+        "activation_checkpointing": False,
     }
     for name, rule in RULES.items():
         assert getattr(args, name) == live.get(name, rule.v4_default), name

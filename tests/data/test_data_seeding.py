@@ -12,10 +12,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data._utils import fetch as torch_fetch
 
 from trainwright.data.collators import collate_any
 from trainwright.data.exact_json import from_plain, to_plain
 from trainwright.data.loader import Loader, train_loader
+from trainwright.data.seeding import MapFetch
 from trainwright.randomness import global_generators
 from trainwright.randomness.global_generators import GeneratorStates
 
@@ -337,3 +339,23 @@ def test_tensors_and_arrays_come_back() -> None:
     assert from_plain(to_plain(np.float32(2))) == 2
     with pytest.raises(TypeError, match="a Random has no plain form"):
         to_plain({"rng": random.Random()})
+
+
+def test_a_fetcher_that_stands_in_for_torchs_reads_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Groups(torch_fetch._MapDatasetFetcher):
+        """As libraries that pack several samples into one row have it: each index is a group of them."""
+
+        def fetch(self, possibly_batched_index: Any) -> Any:
+            return self.collate_fn([[self.dataset[i] for i in group] for group in possibly_batched_index])
+
+    monkeypatch.setattr(torch_fetch, "_MapDatasetFetcher", Groups)
+    fetch = MapFetch([10, 11, 12, 13], list, seed=1)
+    assert fetch(0, [[0, 2], [3]]) == [[10, 12], [13]]
+
+    class Noisy:
+        def __getitem__(self, index: int) -> float:
+            return index + random.random()
+
+    drawn = [MapFetch(Noisy(), list, seed=1)(epoch, [[0, 2], [3]]) for epoch in (0, 0, 1)]
+    assert drawn[0] == drawn[1]
+    assert drawn[0] != drawn[2]

@@ -33,7 +33,7 @@ def test_every_step_has_the_samples_that_one_process_would_have(
     order.set_epoch(epoch)
     whole = order.indices()
     share = batch * accumulation
-    parts = [ShardedOrder(RandomOrder(n, 1), rank, world, share) for rank in range(world)]
+    parts = [ShardedOrder(RandomOrder(n, 1), rank, world, batch, accumulation=accumulation) for rank in range(world)]
     for part in parts:
         part.set_epoch(epoch)
         assert len(part.indices()) == len(part)
@@ -48,12 +48,16 @@ def test_every_step_has_the_samples_that_one_process_would_have(
             for index in part.indices()[step * share : (step + 1) * share]
         ]
         assert sorted(mine) == sorted(whole[step * share * world : (step + 1) * share * world])
+    for number in range(n // (batch * world)):
+        # Those of one micro-batch too, in the order of processes.
+        together = [index for part in parts for index in part.indices()[number * batch : (number + 1) * batch]]
+        assert together == whole[number * batch * world : (number + 1) * batch * world]
 
 
 @given(n=st.integers(0, 60), world=st.integers(1, 5), batch=st.integers(1, 4), accumulation=st.integers(1, 3))
 def test_with_drop_last_every_process_has_whole_batches_only(n: int, world: int, batch: int, accumulation: int) -> None:
     parts = [
-        ShardedOrder(SequentialOrder(n), rank, world, batch * accumulation, drop_below=batch * world)
+        ShardedOrder(SequentialOrder(n), rank, world, batch, accumulation=accumulation, drop_below=batch * world)
         for rank in range(world)
     ]
     assert {len(part) for part in parts} == {n // (batch * world) * batch}
@@ -71,9 +75,9 @@ def test_evaluation_is_shared_out_without_repeats_and_in_order(n: int, world: in
 def test_loaders_are_shared_once() -> None:
     place = ProcessRank(1, 1, 2)
     loader = shared_training(resumable_loader(DataLoader(ROWS(20), batch_size=3), 0), place, 2)
-    assert [batch.tolist() for batch in loader] == [[6, 7, 8], [9, 10, 11], [16, 17, 18], [19]]
+    assert [batch.tolist() for batch in loader] == [[3, 4, 5], [9, 10, 11], [15, 16, 17], [19]]
     again = shared_training(loader, place, 2)
-    assert [batch.tolist() for batch in again] == [[6, 7, 8], [9, 10, 11], [16, 17, 18], [19]]
+    assert [batch.tolist() for batch in again] == [[3, 4, 5], [9, 10, 11], [15, 16, 17], [19]]
     evaluated = shared_evaluation(DataLoader(ROWS(5), batch_size=2), place, 0)
     assert [batch.tolist() for batch in evaluated] == [[3, 4]]
     theirs = DataLoader(ROWS(8), sampler=DistributedSampler(ROWS(8), num_replicas=2, rank=1))
@@ -94,7 +98,7 @@ def test_samplers_for_loaders_that_a_module_builds() -> None:
 def test_only_the_last_batch_of_a_whole_epoch_is_a_filler() -> None:
     place = ProcessRank(1, 1, 2)
     loader = shared_training(resumable_loader(DataLoader(ROWS(9), batch_size=2), 0), place, 2)
-    assert [batch.tolist() for batch in loader] == [[4, 5], [6, 7], [8]]
+    assert [batch.tolist() for batch in loader] == [[2, 3], [6, 7], [8]]
     feed = TrainFeed(loader, 2, len(loader))
     fillers = []
     for _ in feed.groups():

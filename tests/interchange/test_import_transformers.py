@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -65,6 +66,34 @@ def test_the_following_steps_are_the_same_bits(
     assert len(losses(ours)) == 9
     for key, value in theirs.model.state_dict().items():
         assert torch.equal(ours.model.state_dict()[key], value), key
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_checkpoint_of_transformers_is_resumed_from_as_it_is(
+    straight: Straight, tmp_path: Path, caplog: pytest.LogCaptureFixture, twice: bool
+) -> None:
+    theirs = straight("plain", 0.01)
+    source = Path(theirs.args.output_dir) / "checkpoint-4"
+    before = {path.name: path.stat().st_mtime_ns for path in source.iterdir()}
+    caplog.set_level(logging.INFO, "trainwright")
+    runs = [resume("plain", tmp_path / "run", source, weight_decay=0.01, save_strategy="no") for _ in range(1 + twice)]
+    for key, value in theirs.model.state_dict().items():
+        assert torch.equal(runs[-1].model.state_dict()[key], value), key
+    assert {path.name: path.stat().st_mtime_ns for path in source.iterdir()} == before
+    said = [record.message for record in caplog.records if "was written by transformers" in record.message]
+    assert len(said) == 1 + twice
+    assert "run/imported/checkpoint-4" in said[0]
+
+
+def test_a_poisoned_checkpoint_of_transformers_is_not_resumed_from(checkpoint: Path, tmp_path: Path) -> None:
+    class Poison:
+        def __reduce__(self) -> Any:
+            return (open, (str(tmp_path / "was_run"), "w"))
+
+    torch.save(Poison(), checkpoint / "optimizer.pt")
+    with pytest.raises(ValueError, match=r"optimizer\.pt"):
+        resume("plain", tmp_path / "run", checkpoint)
+    assert not (tmp_path / "was_run").exists()
 
 
 def test_evaluations_on_the_way_change_nothing(tmp_path: Path) -> None:

@@ -98,12 +98,12 @@ def test_batch_metrics_are_summed_up_at_the_last_batch_only(make_args: Make) -> 
     calls: list[tuple[int, bool]] = []
     hits = 0
 
-    def metric(prediction: EvalPrediction, compute_result: bool) -> dict[str, float]:
+    def metric(prediction: EvalPrediction, compute_result: bool) -> dict[str, float] | None:
         nonlocal hits
         assert isinstance(prediction.predictions, Tensor)
         calls.append((len(prediction.label_ids), compute_result))
         hits += int((prediction.predictions.argmax(-1) == prediction.label_ids).sum())
-        return {"accuracy": hits / 11} if compute_result else {}
+        return {"accuracy": hits / 11} if compute_result else None
 
     model = Plain().float()
     args = make_args(batch_eval_metrics=True, per_device_eval_batch_size=4)

@@ -216,6 +216,19 @@ def test_another_training_batch_size_than_the_arguments_say_is_refused(make_args
         trainer._train_batch_size = 2
 
 
+def test_a_schedule_has_the_functions_that_scripts_plot(make_args: Make, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"lr_scheduler_type": "cosine", "warmup_steps": 3}
+    ours: Any = Trainer(Plain().float(), make_args(**settings), train_dataset=ROWS)
+    their_args = transformers.TrainingArguments(str(tmp_path), report_to="none", use_cpu=True, **settings)
+    theirs: Any = transformers.Trainer(Plain().float(), their_args, train_dataset=ROWS)
+    curves = []
+    for trainer in (ours, theirs):
+        trainer.create_optimizer_and_scheduler(20)
+        assert len(trainer.lr_scheduler.lr_lambdas) == len(trainer.optimizer.param_groups)
+        curves.append([trainer.lr_scheduler.lr_lambdas[0](step) for step in range(20)])
+    assert curves[0] == pytest.approx(curves[1])
+
+
 # ---- saving and resuming
 
 
@@ -286,3 +299,63 @@ def test_what_a_subclass_writes_into_a_checkpoint_first_is_part_of_it(make_args:
     assert (tmp_path / "run" / "checkpoint-4.other-1" / "found.txt").read_text() == "from before"
     verify(folder)
     Own(Plain().float(), make_args(max_steps=4), train_dataset=ROWS).train(str(folder))
+
+
+# ---- compute_loss_func
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_a_loss_function_that_a_subclass_sets_after_our_constructor_is_as_one_passed_to_it(
+    make_args: Make, counts: bool
+) -> None:
+    seen: list[Any] = []
+
+    def counted(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+        seen.append(int(num_items_in_batch))
+        return 3 * nn.functional.cross_entropy(outputs["logits"], labels)
+
+    def plain(outputs: Any, labels: Tensor) -> Tensor:
+        return 3 * nn.functional.cross_entropy(outputs["logits"], labels)
+
+    function = counted if counts else plain
+
+    class Late(Trainer):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            assert self.compute_loss_func is None
+            self.compute_loss_func = function
+
+    losses = []
+    for build in (Late, lambda *a, **k: Trainer(*a, compute_loss_func=function, **k)):
+        torch.manual_seed(0)
+        trainer: Any = build(Plain().float(), make_args(max_steps=2, logging_steps=1), train_dataset=ROWS)
+        trainer.train()
+        trainer.evaluate(ROWS)
+        losses.append([row[key] for row in trainer.state.log_history for key in ("loss", "eval_loss") if key in row])
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == 3
+    assert bool(seen) == counts
+    assert seen[: len(seen) // 2] == seen[len(seen) // 2 :]
+
+
+# ---- attributes that are declared in the class
+
+
+def test_attributes_that_a_subclass_declares_are_those_that_the_constructor_sets(make_args: Make) -> None:
+    class Declares:
+        model = None
+        args = None
+
+    class Own(Declares, Trainer):
+        optimizer = None
+        compute_loss_func = None
+        beta = None
+
+    model = Plain().float()
+    trainer: Any = Own(model, make_args(max_steps=2), train_dataset=ROWS)
+    assert trainer.model is model
+    assert trainer.args.max_steps == 2
+    trainer.train()
+    assert trainer.optimizer is not None
+    assert trainer.beta is None
+    assert Declares.args is None

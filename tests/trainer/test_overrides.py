@@ -247,7 +247,7 @@ def test_accelerator_view_names_what_it_offers(make_args: Callable[..., Training
     assert accelerator.num_processes == 1
     assert accelerator.unwrap_model(nn.Linear(1, 1)) is not None
     with pytest.raises(AttributeError, match="gather_for_metrics"):
-        accelerator.trackers  # noqa: B018
+        accelerator.verify_device_map  # noqa: B018
 
 
 def test_public_helpers(make_args: Callable[..., TrainingArguments], capsys: pytest.CaptureFixture[str]) -> None:

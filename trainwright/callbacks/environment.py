@@ -31,6 +31,8 @@ def environment_facts(model: Any = None, loader: object = None) -> dict[str, Any
         "python": platform.python_version(),
         "platform": _platform(),
         "packages": _versions(),
+        # Whose Trainer `from transformers import Trainer` gives in this process.
+        "transformers_trainer": "trainwright" if _is_underneath() else "transformers",
         "git": git_facts(),
         "hardware": _hardware(),
         "model": _model_facts(model),
@@ -56,6 +58,11 @@ def _versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def _is_underneath() -> bool:
+    door = sys.modules.get("trainwright.compat.transformers_door")
+    return door is not None and door.is_open()
 
 
 def _hardware() -> dict[str, Any]:

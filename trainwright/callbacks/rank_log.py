@@ -23,6 +23,8 @@ class _Redacted(logging.Formatter):
 class RankLogCallback(TrainerCallback):
     """Writes what the logger "trainwright" says while a training runs; warnings always, the rest by ``log_level``."""
 
+    _is_internal = True
+
     _leaves_model_alone = True
 
     def __init__(self, folder: Path, rank: int, level: int) -> None:

@@ -43,6 +43,8 @@ class ResumedLog(NamedTuple):
 class RunDirectoryCallback(TrainerCallback):
     """Writes what a run was told, what it ran on, and what it logged; one JSON object a line."""
 
+    _is_internal = True
+
     _leaves_model_alone = True
 
     listens_last = True

@@ -17,6 +17,9 @@ class StragglersCallback(TrainerCallback):
     not get them, so that it is the same in every run of the same training.
     """
 
+    _is_internal = True
+    _listens_first = True
+
     _leaves_model_alone = True
 
     def __init__(self, read: Callable[[], list[float]]) -> None:

@@ -54,6 +54,8 @@ class WatchdogCallback(TrainerCallback):
     others wait for them.
     """
 
+    _is_internal = True
+
     _leaves_model_alone = True
 
     listens_last = True

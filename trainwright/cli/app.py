@@ -64,7 +64,9 @@ def main() -> None:
 
 def _trusts_code(words: list[str]) -> bool:
     """Return True when the command line lets code run that is no part of an installed package."""
-    return words[:1] == ["launch"] or any(word.partition("=")[0] in ("--trust", "--import") for word in words)
+    return words[:1] in (["launch"], ["run"], ["try"]) or any(
+        word.partition("=")[0] in ("--trust", "--import") for word in words
+    )
 
 
 def _say_stopped(reason: str) -> None:

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
+from trainwright.compat.redirect import Redirection
+from trainwright.compat.transformers_door import is_open
 from trainwright.config.engines import set_default_engine
 
-#: Names of transformers that train, and that do so with torch alone.
-_TRAINERS = ("Trainer", "Seq2SeqTrainer")
+#: Scripts say `from transformers import Trainer`, which would train with torch and not say so.
+_TRAINERS = Redirection(
+    "transformers",
+    {
+        "transformers.training_args": {"TrainingArguments": "trainwright.config:TrainingArguments"},
+        "transformers.training_args_seq2seq": {
+            "Seq2SeqTrainingArguments": "trainwright.config:Seq2SeqTrainingArguments"
+        },
+        "transformers.trainer": {"Trainer": "trainwright.trainer:Trainer"},
+        "transformers.trainer_seq2seq": {"Seq2SeqTrainer": "trainwright.trainer:Seq2SeqTrainer"},
+    },
+)
 #: Undo what was changed, the last change first; empty while the door is closed.
 _undo: list[Callable[[], Any]] = []
 
@@ -27,7 +38,9 @@ def open_door() -> None:
         # Native models need no transformers.
         return
     _understand_ms_dtype(transformers.PreTrainedModel)
-    _refuse_trainers(transformers)
+    if not is_open():
+        _TRAINERS.open()
+        _undo.append(_TRAINERS.close)
 
 
 def close() -> None:
@@ -74,27 +87,3 @@ def torch_dtype(dtype: object) -> Any:
             "mindspore.bfloat16."
         )
     return found
-
-
-def _refuse_trainers(transformers: object) -> None:
-    """``from transformers import Trainer`` would train with torch and not say so."""
-    kept = transformers.__class__
-
-    def refusing(name: str) -> property:
-        return property(lambda module: _given(kept, module, name))
-
-    door = type(kept.__name__, (kept,), {name: refusing(name) for name in _TRAINERS})
-    transformers.__class__ = door
-    _undo.append(lambda: setattr(transformers, "__class__", kept))
-
-
-def _given(kept: type, module: Any, name: str) -> Any:
-    asking = sys._getframe(2)
-    file = asking.f_code.co_filename
-    if "site-packages" in file or file.startswith("<frozen"):
-        # Another library's own business.
-        return kept.__getattr__(module, name)
-    raise ImportError(
-        f"{file}, line {asking.f_lineno}: transformers' {name} trains with torch, not with MindSpore. Write `from "
-        f"trainwright import {name}` there (TrainingArguments too), or trainwright.compat.mindnlp.close() before it."
-    )

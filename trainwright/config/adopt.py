@@ -6,6 +6,7 @@ from typing import Any
 
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.fields import NATIVE
+from trainwright.config.origin import library_of
 from trainwright.config.removal import RULES
 from trainwright.config.seq2seq import Seq2SeqTrainingArguments
 
@@ -18,8 +19,8 @@ def adopt_arguments(other: object = None) -> TrainingArguments:
     """Our arguments from whatever a Trainer was given.
 
     Ours are returned as they are; ``None`` gives the defaults with ``output_dir="tmp_trainer"``; an instance of
-    transformers' class or of a subclass of it is copied field by field. Fields a subclass added stay readable as
-    attributes of the result.
+    transformers' class or of a subclass of it is copied field by field. What comes from a subclass is still an instance
+    of it, with its fields, properties and methods.
     """
     if isinstance(other, TrainingArguments):
         return other
@@ -29,20 +30,39 @@ def adopt_arguments(other: object = None) -> TrainingArguments:
         raise TypeError(f"args must be TrainingArguments, not {other!r}: build one with TrainingArguments(output_dir).")
     cls = Seq2SeqTrainingArguments if hasattr(other, "predict_with_generate") else TrainingArguments
     cls = _with_names_of(type(other), cls)
-    ours = {field.name for field in fields(cls) if field.init}
+    known = {field.name for field in fields(cls) if field.init}
     values = {field.name: getattr(other, field.name) for field in fields(other) if hasattr(other, field.name)}
-    args = cls(**{name: value for name, value in values.items() if name in ours and _is_said(name, value, values)})
-    for name, value in values.items():
-        if name not in ours:
-            setattr(args, name, value)
+    args = cls(**{name: value for name, value in values.items() if name in known and _is_said(name, value, values)})
+    for name, value in vars(other).items():
+        # What a subclass keeps besides its fields.
+        if name not in values and not hasattr(TrainingArguments, name) and not name.startswith("__"):
+            args.__dict__[name] = value
     return args
 
 
 @cache
 def _with_names_of(theirs: Any, cls: type[TrainingArguments]) -> type[TrainingArguments]:
-    """``cls``, or one like it where ``theirs`` uses names of ours otherwise: as in a subclass, they stay so."""
+    """``cls``, or for a subclass of transformers' arguments a class that is both: ours in what training reads.
+
+    Names of ours that ``theirs`` uses for fields of its own stay its own, as in a subclass of ours.
+    """
     taken = [(one.name, one.type, field(default=None)) for one in fields(theirs) if one.name in NATIVE]
-    return make_dataclass(cls.__name__, taken, bases=(cls,), repr=False) if taken else cls
+    own = [kind for kind in theirs.__mro__ if library_of(kind) not in ("transformers", "builtins")]
+    if not own:
+        return make_dataclass(cls.__name__, taken, bases=(cls,), repr=False) if taken else cls
+    written: dict[str, Any] = {}
+    for kind in reversed(own):
+        plain = {name: value for name, value in vars(kind).items() if not name.startswith("__")}
+        written |= {name: value for name, value in plain.items() if name not in theirs.__dataclass_fields__}
+    written["__reduce__"] = lambda self: (_unfilled, (theirs, cls), vars(self))
+    both = make_dataclass(theirs.__name__, taken, bases=(cls, theirs), namespace=written, repr=False, eq=False)
+    both.__module__, both.__qualname__ = theirs.__module__, theirs.__qualname__
+    return both
+
+
+def _unfilled(theirs: type, cls: type[TrainingArguments]) -> TrainingArguments:
+    """Arguments of a class that is made here, for a pickle of the user's own to fill."""
+    return object.__new__(_with_names_of(theirs, cls))
 
 
 def _is_said(name: str, value: object, values: dict[str, Any]) -> bool:

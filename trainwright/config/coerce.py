@@ -10,6 +10,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from trainwright.config.accelerator_options import AcceleratorOptions
 from trainwright.config.enums import (
     DebugOption,
     HubStrategy,
@@ -58,6 +59,9 @@ def coerce(args: AllFields) -> None:
             args.__dict__[name] = _CONVERTERS[kind](name, value)
     for name in _JSON_FIELDS:
         if is_ours(args, name):
+            setattr(args, name, _from_json(name, getattr(args, name)))
+    for name in args.json_fields_of_subclass():
+        if name not in _JSON_FIELDS:
             setattr(args, name, _from_json(name, getattr(args, name)))
     args.accelerator_config = _accelerator_options(args.accelerator_config)
     for name in _LIST_FIELDS:
@@ -182,10 +186,12 @@ def _json_in_file(name: str, path: str) -> Any:
 
 
 def _accelerator_options(value: object) -> Any:
-    """A dict, whether it came as a JSON file or as accelerate's own object."""
+    """The options, whether they came as a dict, as a JSON file or as accelerate's own object."""
     if isinstance(value, str):
-        return _plain_values(_json_in_file("accelerator_config", value))
-    return value.to_dict() if hasattr(value, "to_dict") else value
+        value = _plain_values(_json_in_file("accelerator_config", value))
+    elif not isinstance(value, AcceleratorOptions) and hasattr(value, "to_dict"):
+        value = value.to_dict()
+    return AcceleratorOptions(value or {}) if value is None or isinstance(value, dict) else value
 
 
 def _plain_values(mapping: dict[str, Any]) -> dict[str, Any]:

@@ -116,12 +116,13 @@ HF: dict[str, Field] = {
     **_all("acts", "randomness", "seed data_seed full_determinism"),
     "debug": Field("acts", '"underflow_overflow"; "tpu_metrics_debug" is refused'),
     **_all("acts", _SCRIPT, "do_train do_eval do_predict"),
+    **{name: Field(rule.status, rule.advice) for name, rule in RULES.items() if not rule.is_removed},
 }
-"""The 112 arguments of transformers 5.22."""
+"""The 114 arguments of transformers 5.23."""
 
 REMOVED: dict[str, Field] = {
     "logging_dir": Field("acts", "where trackers write; switches TensorBoard on when report_to is not given"),
-    **{name: Field(rule.status, rule.advice) for name, rule in RULES.items()},
+    **{name: Field(rule.status, rule.advice) for name, rule in RULES.items() if rule.is_removed},
 }
 """Names dropped since transformers 4.57 and earlier."""
 

@@ -3,6 +3,7 @@
 import contextlib
 import logging
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -13,8 +14,43 @@ from trainwright.config.fields.logs import LOG_LEVELS
 from trainwright.config.probe import probe_for
 
 
+@dataclass(frozen=True)
+class DistributedState:
+    """What ``args.distributed_state`` says about this process, under accelerate's names."""
+
+    num_processes: int
+    process_index: int
+    local_process_index: int
+    device: Any
+
+    @property
+    def use_distributed(self) -> bool:
+        return self.num_processes > 1
+
+    @property
+    def is_main_process(self) -> bool:
+        return self.process_index == 0
+
+    @property
+    def is_local_main_process(self) -> bool:
+        return self.local_process_index == 0
+
+    @property
+    def distributed_type(self) -> str:
+        """accelerate's word for how the processes work together."""
+        if not self.use_distributed:
+            return "NO"
+        return "MULTI_CPU" if self.device.type == "cpu" else f"MULTI_{'GPU' if self.device.type == 'cuda' else 'XPU'}"
+
+
 class ProcessView(AllFields):
     """Read-only properties with transformers' names."""
+
+    #: What ``optim`` is when nothing is said.
+    default_optim = "adamw_torch"
+    #: Accelerate's settings objects for these two; the arguments themselves say what acts here.
+    deepspeed_plugin = None
+    fsdp_plugin_args = None
 
     @property
     def train_batch_size(self) -> int:
@@ -39,6 +75,28 @@ class ProcessView(AllFields):
     def n_gpu(self) -> int:
         """Accelerators this process uses: 0 or 1. Loads the framework."""
         return probe_for(self).n_gpu(self.use_cpu)
+
+    @property
+    def _n_gpu(self) -> int:
+        return self.n_gpu
+
+    @_n_gpu.setter
+    def _n_gpu(self, count: int) -> None:
+        """Scripts set 1 to keep transformers from spreading a batch over all GPUs, which never happens here."""
+
+    @property
+    def _setup_devices(self) -> Any:
+        return self.device
+
+    @property
+    def _no_sync_in_gradient_accumulation(self) -> bool:
+        """Gradients are exchanged once a step, whatever the strategy."""
+        return True
+
+    @property
+    def distributed_state(self) -> Any:
+        """This process among the others, as accelerate's PartialState says it. Loads the framework."""
+        return DistributedState(self.world_size, self.process_index, self.local_process_index, self.device)
 
     @property
     def mixed_precision(self) -> str:

@@ -1,4 +1,4 @@
-"""Names that transformers dropped since v4, and what becomes of each.
+"""Names that transformers dropped since v4, or has twice, and what becomes of each.
 
 A dropped name is a data descriptor on the arguments class. While arguments are being built it holds what the user gave
 (``None`` when nothing was given). Afterwards reading it shows what a v4 script expects to read, computed from the name
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from trainwright.config.warnings import warn
@@ -41,6 +41,9 @@ class Rule:
     status: Literal["alias", "no effect", "refused"] = "alias"
     """For the table in ``hf_fields``."""
 
+    is_removed: bool = True
+    """False for a second name that transformers has beside the other."""
+
 
 def default_of(args: AllFields, name: str) -> Any:
     """The default of a field of the arguments' own class (a subclass may have changed it)."""
@@ -55,8 +58,9 @@ def carry(args: AllFields, old: str, new: str, value: object) -> None:
     current = getattr(args, new)
     # Two values in one call contradict each other; later assignments and copies simply replace.
     if args.__dict__.get("_resolution") is None and current not in (value, default_of(args, new)):
+        gone = " (removed)" if RULES[old].is_removed else ""
         raise ValueError(
-            f"`{old}` (removed) asks for {new}={_shown(new, value)}, but {new}={_shown(new, current)} was given too: "
+            f"`{old}`{gone} asks for {new}={_shown(new, value)}, but {new}={_shown(new, current)} was given too: "
             f"keep only `{new}`."
         )
     setattr(args, new, value)
@@ -79,6 +83,11 @@ def _renamed(new: str, v4_default: object) -> Rule:
         read=lambda args, _: getattr(args, new),
         v4_default=v4_default,
     )
+
+
+def _second_name(new: str) -> Rule:
+    """Both names are in use, and always show the same value."""
+    return replace(_renamed(new, None), advice=f"the same as `{new}`", is_removed=False)
 
 
 def _overriding(new: str) -> Rule:
@@ -154,6 +163,8 @@ def _apply_backend(args: AllFields, old: str, value: object) -> None:
 _IN_CONFIG = "say it in fsdp_config, as transformers does now"
 
 RULES: dict[str, Rule] = {
+    "activation_checkpointing": _second_name("gradient_checkpointing"),
+    "activation_checkpointing_kwargs": _second_name("gradient_checkpointing_kwargs"),
     "evaluation_strategy": _renamed("eval_strategy", "no"),
     "warmup_ratio": Rule(
         "use `warmup_steps` with a number below 1",
@@ -231,6 +242,11 @@ def removed() -> Any:
     return RemovedName()
 
 
+def second_name() -> Any:
+    """Declare another name for a field."""
+    return RemovedName()
+
+
 def translate(args: AllFields, names: Iterable[str] = tuple(RULES)) -> None:
     """Carry every dropped name that was given to its replacement, with one warning for all of them."""
     given = {name: args.__dict__[name] for name in names if args.__dict__.get(name) is not None}
@@ -239,5 +255,6 @@ def translate(args: AllFields, names: Iterable[str] = tuple(RULES)) -> None:
     for name in given:
         if RULES[name].read is not _remembered:
             args.__dict__[name] = None  # its replacement holds the value from here on
-    if given:
-        warn("; ".join(f"`{name}` was removed: {RULES[name].advice}" for name in given) + ".", FutureWarning)
+    gone = [name for name in given if RULES[name].is_removed]
+    if gone:
+        warn("; ".join(f"`{name}` was removed: {RULES[name].advice}" for name in gone) + ".", FutureWarning)

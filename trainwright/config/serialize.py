@@ -6,6 +6,7 @@ from enum import Enum
 from pathlib import PurePath
 from typing import Any
 
+from trainwright.config.accelerator_options import AcceleratorOptions
 from trainwright.config.fields import AllFields
 from trainwright.config.removal import RULES
 from trainwright.config.secrets import redacted_values
@@ -25,6 +26,9 @@ def _plain(value: Any) -> Any:
     """The JSON form of one value; what has none becomes its text."""
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, AcceleratorOptions) and not value:
+        # Where nothing was given, nothing is stored.
+        return None
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):

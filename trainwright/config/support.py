@@ -1,5 +1,6 @@
 """Arguments that cannot do anything here: refused or warned about, as the table in ``hf_fields`` says."""
 
+from trainwright.config.accelerator_options import DEFAULTS
 from trainwright.config.derive import BUILT_IN_TRACKERS
 from trainwright.config.fields import AllFields, is_ours, ours
 from trainwright.config.hf_fields import FIELDS, REMOVED, TRACKIO
@@ -7,15 +8,6 @@ from trainwright.config.removal import default_of
 from trainwright.config.warnings import warn
 
 _OFF = (None, False, "", "no", "false", "False", [], (), {})
-_ACCELERATOR_KEYS = {
-    "split_batches",
-    "dispatch_batches",
-    "even_batches",
-    "use_seedable_sampler",
-    "non_blocking",
-    "gradient_accumulation_kwargs",
-    "use_configured_state",
-}
 
 
 def refuse_unsupported(args: AllFields) -> None:
@@ -23,18 +15,18 @@ def refuse_unsupported(args: AllFields) -> None:
     for name, field in FIELDS.items():
         if field.status == "refused" and name not in REMOVED and getattr(args, name) not in _OFF:
             raise ValueError(f"{name} is not available: {field.note}.")
-    _refuse_accelerator_options(args.accelerator_config)
+    _refuse_accelerator_options(args.accelerator_config, has_state=args.has_accelerate_state)
 
 
-def _refuse_accelerator_options(config: object) -> None:
+def _refuse_accelerator_options(config: object, *, has_state: bool) -> None:
     if config is None:
         return
     if not isinstance(config, dict):
         raise ValueError(f"accelerator_config={config!r} must be a dict, JSON text of one, or a JSON file's path.")
-    unknown = sorted(set(config) - _ACCELERATOR_KEYS)
+    unknown = sorted(set(config) - set(DEFAULTS))
     if unknown:
-        raise ValueError(f"accelerator_config has {unknown}; the keys known are {sorted(_ACCELERATOR_KEYS)}.")
-    if config.get("use_configured_state"):
+        raise ValueError(f"accelerator_config has {unknown}; the keys known are {sorted(DEFAULTS)}.")
+    if config.get("use_configured_state") and not has_state:
         raise ValueError("accelerator_config: use_configured_state needs accelerate, which is not used; remove it.")
 
 

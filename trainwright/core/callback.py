@@ -159,11 +159,19 @@ class _Heard(dict[str, list[Callable[..., Any]]]):
 _OF_A_TRAINER = ("model", "processing_class", "tokenizer", "optimizer", "lr_scheduler")
 
 
+def _turn(callback: Any) -> int:
+    """Whether a callback hears events before the others, with them, or after them."""
+    return bool(getattr(callback, "listens_last", False)) - bool(getattr(callback, "_listens_first", False))
+
+
 class CallbackHandler:
     """The callbacks of one run, and a table event -> listeners, so that an event nobody hears costs one look-up."""
 
     def __init__(self, callbacks: Iterable[Any] = (), **references: Any) -> None:
+        #: What transformers' list holds too: the flow, the display, trackers, and the user's.
         self.callbacks: list[Any] = []
+        #: What belongs to the library itself (``_is_internal``), each with those that were there before it.
+        self._internal: list[tuple[Any, list[Any]]] = []
         #: What every event passes on by keyword.
         self.references: dict[str, Any] = {
             "model": None,
@@ -214,34 +222,49 @@ class CallbackHandler:
         names = {"on_log": ("logs",), "on_evaluate": ("metrics",), "on_predict": ("metrics",)}.get(event, ())
         return self.call_event(event, args, state, control, **dict(zip(names, values, strict=True)), **named)
 
-    def add_callback(self, callback: Any, *, first: bool = False) -> None:
-        """Add an instance, or one of a class or registered name; ``first`` where it hears events before the others."""
+    def add_callback(self, callback: Any) -> None:
+        """Add an instance, or one of a class or registered name."""
         if isinstance(callback, str):
             callback = find("callback", callback, "callbacks")
         added = callback() if isinstance(callback, type) else callback
         may_repeat = getattr(added, "may_repeat", False)
-        if not may_repeat and any(type(existing) is type(added) for existing in self.callbacks):
+        if not may_repeat and any(type(existing) is type(added) for existing in self.everyone):
             logger.warning("There are now two callbacks of class %s; both will be called.", type(added).__name__)
-        self.callbacks.insert(0 if first else len(self.callbacks), added)
-        self.callbacks.sort(key=lambda c: bool(getattr(c, "listens_last", False)))
+        if getattr(added, "_is_internal", False):
+            self._internal.append((added, self.everyone))
+        else:
+            self.callbacks.append(added)
+            self.callbacks.sort(key=_turn)
         self.heard.clear()
 
     def pop_callback(self, callback: Any) -> Any:
         """Remove and return the first callback of a class, or the instance; None when there is none."""
-        for existing in self.callbacks:
+        for existing in (*self.callbacks, *(each for each, _ in self._internal)):
             if isinstance(existing, callback) if isinstance(callback, type) else existing == callback:
-                self.callbacks.remove(existing)
+                if existing in self.callbacks:
+                    self.callbacks.remove(existing)
+                self._internal = [entry for entry in self._internal if entry[0] is not existing]
                 self.heard.clear()
                 return existing
         return None
 
     def remove_callback(self, callback: Any) -> None:
-        """Remove the first callback of a class, or the instance."""
-        self.pop_callback(callback)
+        """Remove the first callback of a class, or the instance, which must be there."""
+        if self.pop_callback(callback) is None and not isinstance(callback, type):
+            raise ValueError(f"{callback!r} is not in the list of callbacks: {', '.join(self.callback_list.split())}.")
+
+    @property
+    def everyone(self) -> list[Any]:
+        """All callbacks, the library's own among them, in the order in which they hear events."""
+        found = list(self.callbacks)
+        for added, before in self._internal:
+            places = [place for place, each in enumerate(found) if any(each is earlier for earlier in before)]
+            found.insert(places[-1] + 1 if places else 0, added)
+        return sorted(found, key=_turn)
 
     def arrange(self, callbacks: Iterable[Any]) -> None:
         """Take these callbacks, in this order, in place of those there are; what ``listens_last`` still does."""
-        self.callbacks = sorted(callbacks, key=lambda c: bool(getattr(c, "listens_last", False)))
+        self.callbacks = sorted(callbacks, key=_turn)
         self.heard.clear()
 
     @property
@@ -250,7 +273,7 @@ class CallbackHandler:
 
     def listeners(self, event: str) -> list[Callable[..., Any]]:
         """Bound methods that hear ``event``, in calling order."""
-        return [self._listener(callback, event) for callback in self.callbacks if listens_to(callback, event)]
+        return [self._listener(callback, event) for callback in self.everyone if listens_to(callback, event)]
 
     def call_before_looking(self, before: Callable[[], None] | None) -> None:
         """Call ``before`` each time a listener is called that may look at the model."""

@@ -20,6 +20,13 @@ if TYPE_CHECKING:
     from trainwright.randomness.own_generators import OwnGenerators
 
 
+class Everything:
+    """Contains whatever is asked for."""
+
+    def __contains__(self, name: str) -> bool:
+        return True
+
+
 class Portion(NamedTuple):
     """One micro-batch's part in an optimizer step."""
 
@@ -99,6 +106,9 @@ class Step(Exchange, Protocol):
         """Back to training after anything that evaluates."""
         ...
 
+    #: Whether the pass that is under way is the last of its step; True outside of steps.
+    is_last_pass: bool
+
     #: True from an evaluation to the next step: callbacks find the model in evaluation mode.
     appears_evaluated: bool
 
@@ -162,6 +172,16 @@ class UpdateHooks:
     shape_gradients: Sequence[Callable[[], None]] = ()
     before_update: Sequence[Callable[[], None]] = ()
     after_update: Sequence[Callable[[], None]] = ()
+
+
+@dataclass(frozen=True)
+class StepOverrides:
+    """What a subclass of the Trainer does in each step in place of the engine; None where it leaves that to it."""
+
+    #: Clips the gradients, and returns the norm to log.
+    clip: Callable[[], Any] | None = None
+    #: The rate to log.
+    learning_rate: Callable[[], Any] | None = None
 
 
 def _nothing(*_: Any) -> None:
@@ -275,6 +295,18 @@ class Engine(Step, Evaluator, Protocol):
 
     def set_update_hooks(self, hooks: UpdateHooks) -> None:
         """What is done in every step besides, from now on."""
+        ...
+
+    def set_step_overrides(self, overrides: StepOverrides) -> None:
+        """Leave to a subclass what it does itself, from now on."""
+        ...
+
+    def clip_gradients(self) -> Any:
+        """Scale the gradients of the step as ``max_grad_norm`` says; returns the norm that they had."""
+        ...
+
+    def gradient_norm(self) -> Any:
+        """The norm of the step's gradients over the whole model."""
         ...
 
     def follow_schedule(self, scheduler: Any) -> None:

@@ -134,6 +134,10 @@ class Actions(Protocol):
         """Metrics of the model as it is."""
         ...
 
+    def note_best(self, run: Any, metrics: dict[str, float]) -> bool:
+        """Remember a new best metric in the state; True if it is one."""
+        ...
+
     def save(self, run: Any) -> None:
         """Write a checkpoint."""
         ...
@@ -172,6 +176,8 @@ class Run(Protocol):
 
     phase: Phase
     last_logged_step: int
+    #: Whether a schedule that follows a metric is to hear of the present evaluation.
+    tells_schedule: bool
 
     @property
     def setup(self) -> Setup: ...

@@ -243,7 +243,7 @@ def _samples_of_all(sampler: FixedBatches, batches: int, first: Start, facts: Fa
     samples = samples_before(sampler, batches, first)
     if facts.processes == 1:
         return samples
-    if not isinstance(order, ShardedOrder) or order.share != sampler.batch_size * facts.accumulation:
+    if not isinstance(order, ShardedOrder) or order.step_share != sampler.batch_size * facts.accumulation:
         return None
     is_whole = (batches - (first.batches if first.sample is not None else 0)) % facts.accumulation == 0
     return samples if is_whole or samples >= order.kept(first.sample or 0) else None

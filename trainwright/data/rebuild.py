@@ -74,8 +74,8 @@ def _resumable(batch_sampler: Any, seed: int) -> ResumableBatches | None:
 def shared_training(loader: object, place: ProcessRank, accumulation: int) -> Any:
     """``loader`` with this process's part of every batch; the loader of one process is left as it is.
 
-    Where batches have a fixed size, each process has neighbours of every step's samples; other batches, and those of a
-    loader that is not ours, are shared out whole; a stream is shared out sample by sample.
+    Processes take turns with batches; the last samples of an epoch, where batches have a fixed size, are shared out
+    evenly. A stream is shared out sample by sample.
     """
     if place.world_size == 1 or is_shared(loader):
         return loader
@@ -92,7 +92,8 @@ def shared_training(loader: object, place: ProcessRank, accumulation: int) -> An
         batches.sampler,
         place.rank,
         place.world_size,
-        size * accumulation,
+        size,
+        accumulation=accumulation,
         drop_below=size * place.world_size if batches.drop_last else 1,
     )
     return loader

@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data._utils import fetch as torch_fetch
 
+from trainwright.config.origin import library_of
 from trainwright.core.filler import Filler
 from trainwright.data.exact_json import from_plain, to_plain
 from trainwright.data.order import mixed_seed
@@ -152,12 +154,17 @@ class MapFetch:
 
     def _fetch(self, indices: Sequence[Any]) -> Any:
         dataset = self.dataset
+        if (fetcher := torch_fetch._MapDatasetFetcher) is not _TORCHS_FETCHER:
+            return fetcher(dataset, True, self.collate, False).fetch(indices)
         fetch_many = getattr(dataset, "__getitems__", None)
         if fetch_many:
             return self.collate(fetch_many(indices))
         return self.collate([dataset[index] for index in indices])
 
     def _fetch_seeded(self, epoch: int, indices: Sequence[Any]) -> Any:
+        if torch_fetch._MapDatasetFetcher is not _TORCHS_FETCHER:
+            self._seed(self.seed, epoch, *indices)
+            return self._fetch(indices)
         fetch_many = getattr(self.dataset, "__getitems__", None)
         if fetch_many:
             self._seed(self.seed, epoch, *indices)
@@ -169,6 +176,10 @@ class MapFetch:
                 samples.append(self.dataset[index])
         self._seed(self.seed, epoch, _COLLATOR_STREAM, *indices)
         return self.collate(samples)
+
+
+#: torch's own fetcher. Libraries that pack samples put another in its place, for indices in groups.
+_TORCHS_FETCHER = torch_fetch._MapDatasetFetcher if library_of(torch_fetch._MapDatasetFetcher) == "torch" else None
 
 
 class StreamRandom:

@@ -13,19 +13,25 @@ from trainwright.data.order import Order, RandomOrder, SeededOrder, SequentialOr
 class ShardedOrder(Order):
     """One process's part of an order: of every ``share`` x ``world_size`` samples, ``share`` neighbours.
 
-    So the processes together see, in each optimizer step, the samples that one process with a batch as large would see.
-    The last samples of an epoch are shared out as evenly as they can be. Nothing is dropped and nothing comes twice,
-    except where there are fewer samples left than processes: those that would have none get one as a filler, which has
-    no weight (``ends_with_filler``); every process takes the same number of steps.
+    So the processes together see, in each micro-batch, the samples that one process with a batch as large would see, as
+    transformers shares them out. The last samples of an epoch are shared out as evenly as they can be. Nothing is
+    dropped and nothing comes twice, except where the last step (of ``accumulation`` micro-batches) has fewer samples
+    than there are processes: those that would have none get one as a filler, which has no weight
+    (``ends_with_filler``); every process takes the same number of steps.
     """
 
-    def __init__(self, order: Any, rank: int, world_size: int, share: int, drop_below: int = 1) -> None:
+    def __init__(
+        self, order: Any, rank: int, world_size: int, share: int, *, accumulation: int = 1, drop_below: int = 1
+    ) -> None:
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} is not one of {world_size} processes")
         if share < 1:
             raise ValueError(f"share must be at least 1, got {share}")
         self.order = order
         self.rank, self.world_size, self.share = rank, world_size, share
+        #: Samples of one process, and of all, in a step.
+        self.step_share = share * accumulation
+        self._step = self.step_share * world_size
         #: With ``drop_last``, the samples that a batch of every process takes: fewer at the end are dropped.
         self._drop_below = drop_below
         super().__init__(self.length_after(0))
@@ -50,8 +56,8 @@ class ShardedOrder(Order):
 
     def fills_after(self, sample: int) -> bool:
         """Whether this process's last sample is a filler."""
-        left, start, end = self._rest(sample)
-        return 0 < left < self.world_size and start == end
+        _, start, end = self._rest(sample)
+        return 0 < max(self.kept(sample) - sample, 0) % self._step < self.world_size and start == end
 
     def length_after(self, sample: int) -> int:
         """How many samples this process has from there on, with the filler."""
@@ -73,7 +79,7 @@ class ShardedOrder(Order):
         return mine + (rest[:1] if self.fills_after(sample) else rest[start:end])
 
     def _rest(self, sample: int) -> tuple[int, int, int]:
-        """How many samples there are for the last step that is not whole, and where this process's part of them is."""
+        """How many samples there are for the last round that is not whole, and where this process's part of them is."""
         left = max(self.kept(sample) - sample, 0) % (self.share * self.world_size)
         return left, *_even_part(left, self.rank, self.world_size)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from trainwright.core.errors import StopRequested
+from trainwright.core.errors import MissingMetricError, StopRequested
 from trainwright.core.run import Done, Outcome, Phase, Rewind, Run, Stopped
 from trainwright.loop.step import take_step
 
@@ -147,18 +147,19 @@ def evaluate_now(run: Run, *, inform_schedule: bool) -> None:
     """Evaluate, note whether the model is the best so far, and go back to training."""
     run.setup.engine.mark_boundary()
     run.phase = Phase.EVALUATION
+    run.tells_schedule = inform_schedule
     metrics = run.actions.evaluate(run)
     run.phase = Phase.BETWEEN
     run.setup.control.should_evaluate = False
     ready_to_train(run)
-    is_best = note_best(run, metrics)
+    is_best = run.actions.note_best(run, metrics)
     if run.setup.args.save_strategy == "best":
         run.setup.control.should_save = is_best
     elif is_best and (run.setup.args.load_best_model_at_end or run.setup.args.save_best):
         # Whatever the saving interval is: the best model can be had at the end only if it was saved.
         run.setup.control.should_save = True
-    if inform_schedule and run.setup.args.metric_for_best_model is not None:
-        run.setup.engine.plateau_step(metrics[best_metric_key(run.setup.args)])
+    if run.tells_schedule and run.setup.args.metric_for_best_model is not None:
+        run.setup.engine.plateau_step(best_metric(run, metrics))
 
 
 def ready_to_train(run: Run) -> None:
@@ -176,11 +177,19 @@ def best_metric_key(args: object) -> str:
     return name if name.startswith("eval_") else f"eval_{name}"
 
 
+def best_metric(run: Run, metrics: dict[str, float]) -> float:
+    """The value of ``metric_for_best_model``."""
+    key = best_metric_key(run.setup.args)
+    if key not in metrics:
+        raise MissingMetricError(key, list(metrics))
+    return metrics[key]
+
+
 def note_best(run: Run, metrics: dict[str, float]) -> bool:
     """Remember a new best metric in the state; True if it is one."""
     if run.setup.args.metric_for_best_model is None or (run.setup.state.epoch or 0.0) < run.best_after:
         return False
-    value = metrics[best_metric_key(run.setup.args)]
+    value = best_metric(run, metrics)
     best = run.setup.state.best_metric
     better = best is None or (value > best if run.setup.args.greater_is_better else value < best)
     if better:

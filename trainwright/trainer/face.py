@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import json
 import weakref
 from collections.abc import Callable
@@ -20,10 +21,12 @@ from trainwright.core.files import replace_text
 from trainwright.core.layout import Weights
 from trainwright.core.modifier import Modifier
 from trainwright.core.state import TrainerControl, TrainerState
+from trainwright.engines.torch.memory import MemoryReport
 from trainwright.training.memory import micro_batch_size
 from trainwright.training.recipe import final_epoch, recipe_epochs
 from trainwright.training.run import TrainingRun
 from trainwright.training.setup import Setup
+from trainwright.training.step import take_loss_function
 
 
 class FromSetup:
@@ -44,6 +47,31 @@ class FromSetup:
         setattr(trainer._setup, self._name, value)
 
 
+class Found:
+    """An attribute that is looked up until somebody sets it, as copied methods of transformers' Trainer do."""
+
+    def __init__(self, find: Callable[[Any], Any]) -> None:
+        self._find = find
+
+    def __get__(self, trainer: Any, owner: type[Any] | None = None) -> Any:
+        return self if trainer is None else self._find(trainer)
+
+
+class StageMemory:
+    """transformers' memory tracker over ours; what is measured goes into metrics with ``skip_memory_metrics=False``."""
+
+    def __init__(self, memory: MemoryReport) -> None:
+        self._memory = memory
+
+    def start(self) -> None:
+        self._memory.start("eval")
+
+    def stop_and_update_metrics(self, metrics: dict[str, Any] | None = None) -> None:
+        found = self._memory.stop("eval")
+        if metrics is not None:
+            metrics.update(found)
+
+
 class Face:
     """Attributes that scripts and subclasses rely on; each is kept once, in the setup."""
 
@@ -59,7 +87,6 @@ class Face:
     train_dataset: Any = FromSetup()
     eval_dataset: Any = FromSetup()
     compute_metrics: Any = FromSetup()
-    compute_loss_func: Callable[..., Tensor] | None = FromSetup()  # type: ignore[assignment]
     preprocess_logits_for_metrics: Callable[..., Any] | None = FromSetup()  # type: ignore[assignment]
     optimizer: Any = FromSetup()
     lr_scheduler: Any = FromSetup()
@@ -84,8 +111,30 @@ class Face:
     hub_model_id: str | None = FromSetup()  # type: ignore[assignment]
     hp_name: Callable[[Any], str] | None = FromSetup()  # type: ignore[assignment]
     hp_search_backend: str | None = FromSetup()  # type: ignore[assignment]
+    #: Loaders of the evaluation sets, by name, while their workers are kept (``dataloader_persistent_workers``).
+    _eval_dataloaders: dict[str, Any] = FromSetup("eval_loaders")  # type: ignore[assignment]
+    #: DeepSpeed's engine while it trains the model, else None.
+    deepspeed: Any = Found(lambda trainer: trainer.model_wrapped if trainer.is_deepspeed_enabled else None)
+    neftune_noise_alpha: Any = Found(lambda trainer: trainer.args.neftune_noise_alpha)
+    #: Whether the schedule is the Trainer's own, and not one that it was given.
+    _created_lr_scheduler: Any = Found(
+        lambda trainer: trainer._setup.own_scheduler and trainer.lr_scheduler is not None
+    )
+    #: The last step whose loss was logged, and the losses of all steps so far, added up.
+    _globalstep_last_logged: Any = Found(lambda trainer: last_logged(trainer.state))
+    _total_loss_scalar: Any = Found(lambda trainer: 0.0 if trainer._run is None else total_loss(trainer))
+    #: What a copied ``evaluate`` or ``predict`` calls around its work.
+    _memory_tracker: Any = Found(lambda trainer: StageMemory(trainer._setup.memory))
     #: Scripts and subclasses ask.
     is_model_parallel = is_fsdp_enabled = is_deepspeed_enabled = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Let a subclass declare ``args = None`` and its like: in transformers the constructor's value hides it."""
+        super().__init_subclass__(**kwargs)
+        for name, kept in vars(Face).items():
+            is_kept = isinstance(kept, FromSetup) or (isinstance(kept, property) and kept.fset is not None)
+            if is_kept and not hasattr(type(inspect.getattr_static(cls, name)), "__get__"):
+                setattr(cls, name, kept)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         trainer = super().__new__(cls)
@@ -110,6 +159,15 @@ class Face:
     @args.setter
     def args(self, args: TrainingArguments) -> None:
         self._setup.take_arguments(args)
+
+    @property
+    def compute_loss_func(self) -> Callable[..., Tensor] | None:
+        """What computes the loss from outputs and labels, in place of the model."""
+        return self._setup.compute_loss_func
+
+    @compute_loss_func.setter
+    def compute_loss_func(self, function: Callable[..., Tensor] | None) -> None:
+        take_loss_function(self._setup, function)
 
     @property
     def strategy(self) -> Weights:
@@ -186,6 +244,16 @@ class Face:
             folder = run_directory(self.args)
             folder.mkdir(parents=True, exist_ok=True)
             self.state.save_to_json(folder / "trainer_state.json")
+
+
+def last_logged(state: TrainerState) -> int:
+    """The last step whose loss was logged."""
+    return next((entry["step"] for entry in reversed(state.log_history) if "loss" in entry), 0)
+
+
+def total_loss(trainer: Face) -> float:
+    """Losses of all steps so far, added up. Waits for the device."""
+    return trainer.engine.meter.overall() * trainer.state.global_step
 
 
 def _readable(name: str, value: Any) -> Any:

@@ -13,10 +13,12 @@ from trainwright.config.arguments import TrainingArguments
 from trainwright.core.results import EvalLoopOutput
 from trainwright.data.loader import num_examples
 from trainwright.engines.torch.optim import decay_parameter_names, optimizer_class_and_kwargs
+from trainwright.loop.fit import note_best
 from trainwright.trainer.accelerator_view import AcceleratorView
 from trainwright.trainer.face import Face
 from trainwright.trainer.hub import push_checkpoint
-from trainwright.training import counting, data, evaluation, optimizers, restore, save, save_model, start, step
+from trainwright.training import actions, counting, data, evaluation, optimizers, restore, save, save_model, start, step
+from trainwright.training.construction import refuse_contradictions
 from trainwright.training.logs import write_log
 from trainwright.training.plan import plan_training, total_train_batch_size
 from trainwright.training.recipe import recipe_text
@@ -30,6 +32,9 @@ class Methods(Face):
     #: For subclasses whose ``compute_loss`` returns no plain mean: True where it has divided by the whole step's
     #: ``num_items_in_batch`` (which it then gets) or number of batches; False for the mean of the batches' losses.
     loss_is_scaled_for_ga: bool | None = None
+    #: For subclasses whose ``compute_loss`` divides by ``num_items_in_batch`` and multiplies by the processes' number,
+    #: as those written for transformers do: the count is then as large as if all of them had this micro-batch.
+    counts_over_processes = False
 
     # ---- one micro-batch
 
@@ -70,12 +75,26 @@ class Methods(Face):
         """Batch on the device."""
         return step.prepare_inputs(self._setup, inputs)
 
+    def _prepare_input(self, data: Any) -> Any:
+        """A tensor, or what is nested in a batch, on the device."""
+        return step.prepare_input(self._setup, data)
+
     def compute_loss_context_manager(self) -> Any:
         """Context of a forward pass: autocast where the run uses it."""
+        if self._setup.calling.autocast_is_own:
+            return self.autocast_smart_context_manager()
         return self._setup.engine.precision.autocast()
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> Any:
         return self._setup.engine.precision.autocast(bool(cache_enabled))
+
+    def _clip_grad_norm(self, model: nn.Module) -> Any:
+        """Clip the step's gradients as ``max_grad_norm`` says; returns the norm they had."""
+        return self._setup.engine.clip_gradients()
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
+        """The norm to log: that of clipping, or that of the gradients as they are."""
+        return self._setup.engine.gradient_norm() if grad_norm is None else grad_norm
 
     # ---- data
 
@@ -207,6 +226,22 @@ class Methods(Face):
         """(loss, predictions, labels) of one batch; each may be None."""
         return evaluation.prediction_step(self._setup, model, inputs, prediction_loss_only, ignore_keys)
 
+    def _evaluate(
+        self, trial: Any, ignore_keys_for_eval: list[str] | None, skip_scheduler: bool = False
+    ) -> dict[str, float]:
+        """Evaluate within a training; a schedule that follows a metric hears of it, unless it is to be skipped."""
+        return actions.evaluate_in_training(
+            self._present_run(), ignore_keys_for_eval, tells_schedule=not skip_scheduler
+        )
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+        """Note in the state whether an evaluation is the best so far; True if it is."""
+        return note_best(self._present_run(), metrics)
+
+    def _nested_gather(self, tensors: Any, name: str | None = None) -> Any:
+        """Tensors of all processes, one after another, as transformers 4 had it for evaluation loops of one's own."""
+        return self.accelerator.gather(tensors)
+
     # ---- saving and resuming
 
     def get_state(self) -> dict[str, Any]:
@@ -244,6 +279,26 @@ class Methods(Face):
         """Weights of a checkpoint into the model."""
         restore.load_from_checkpoint(self._setup, resume_from_checkpoint, model)
 
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Nothing: both are saved with the checkpoint. Overrides write files of their own into its folder."""
+
+    def _save_scaler(self, output_dir: str) -> None:
+        """Nothing: the scaler is saved with the checkpoint."""
+
+    def _save_rng_state(self, output_dir: str) -> None:
+        """Nothing: random states are saved with the checkpoint."""
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Optimizer and schedule of the checkpoint that a training is resumed from."""
+        restore.load_optimizer_and_scheduler(self._run, checkpoint)
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        restore.load_scaler(self._run, checkpoint)
+
+    def _load_callback_state(self) -> None:
+        """Give callbacks back what the checkpoint's state, which is ``self.state`` now, holds of them."""
+        restore.restore_callbacks(self._setup, self.state.stateful_callbacks)
+
     def _load_best_model(self) -> None:
         restore.load_best_model(self._present_run())
 
@@ -266,6 +321,10 @@ class Methods(Face):
         """Add the operations counted since the last call to the state."""
         counting.store_flos(self._setup)
 
+    def _track_num_input_tokens(self, inputs: Any) -> None:
+        """Add the tokens of a micro-batch to the state, where ``include_num_input_tokens_seen`` asks for it."""
+        counting.track_input_tokens(self._setup, inputs)
+
     def get_total_train_batch_size(self, args: TrainingArguments) -> int:
         """Samples per optimizer step over all devices."""
         return total_train_batch_size(args)
@@ -274,7 +333,8 @@ class Methods(Face):
         self, args: TrainingArguments, dataloader: Any
     ) -> tuple[int, int, int, int, int, int | None, int]:
         """HF's tuple: epochs, steps per epoch, examples, training samples, batch size, batches per epoch, max steps."""
-        plan, batch = plan_training(self.args, dataloader, self.num_examples), total_train_batch_size(args)
+        batch = self.get_total_train_batch_size(args)
+        plan = plan_training(self.args, dataloader, self.num_examples, batch)
         sizes = (plan.epochs, plan.steps_per_epoch, plan.examples, plan.samples)
         return (*sizes, batch, plan.batches_per_epoch, plan.max_steps)
 
@@ -290,14 +350,25 @@ class Methods(Face):
     def end(self) -> None:
         """Finish trackers; nothing else is open after ``train``."""
 
-    # ---- the engine
+    # ---- the engine, and the model
+
+    def _validate_args(self) -> None:
+        """Refuse what the constructor was given and cannot go together."""
+        refuse_contradictions(self._setup)
+
+    def _move_model_to_device(self, model: nn.Module, device: Any) -> None:
+        model.to(device)
+
+    def _wrap_model(self, model: nn.Module, training: bool = True, dataloader: Any = None) -> nn.Module:
+        """The model as it is called in training, or in an evaluation; the strategy spreads it afterwards."""
+        return model
 
     def create_accelerator_and_postprocess(self) -> None:
         """Build the engine, and ``self.accelerator``, a view of it."""
         start.build_engine(self._setup)
         self.is_fsdp_enabled = self.strategy.layout.name == "fsdp"
         self.is_deepspeed_enabled = self.strategy.layout.name == "deepspeed"
-        self.accelerator = AcceleratorView(self.engine, self.args.gradient_accumulation_steps)
+        self.accelerator = AcceleratorView(self._setup)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)

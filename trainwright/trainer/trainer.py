@@ -36,16 +36,15 @@ from trainwright.training.construction import (
     choose_collator,
     choose_processor,
     one_teacher,
-    refuse_contradictions,
     resolve_model,
-    warn_of_unused_overrides,
     with_backend,
 )
+from trainwright.training.overrides import look_at_overrides
 from trainwright.training.recipe import take_recipe
 from trainwright.training.save_model import save_model
 from trainwright.training.setup import require_model
 from trainwright.training.start import adopt_another_model, adopt_first_model, handler_of, seed_everything
-from trainwright.training.train import new_run, train
+from trainwright.training.train import locked, new_run, train
 
 logger = logging.getLogger("trainwright")
 
@@ -112,14 +111,14 @@ class Trainer(Methods):
         setup.optimizer, setup.lr_scheduler = optimizers
         setup.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         setup.own_optimizer, setup.own_scheduler = setup.optimizer is None, setup.lr_scheduler is None
-        refuse_contradictions(setup)
         setup.checkpointer = delivery_to(given, checkpointer)
-        warn_of_unused_overrides(setup)
+        look_at_overrides(setup)
         setup.memory = MemoryReport(not given.skip_memory_metrics)
         setup.memory.start("init")
         setup.place_model_on_device = given.place_model_on_device is not False and full_eval_dtype(given) is None
         adopt_first_model(setup, resolve_model(model, setup))
         setup.data_collator = data_collator or choose_collator(setup.processing_class)
+        self._validate_args()
         self.create_accelerator_and_postprocess()
         setup.callbacks = handler_of(setup, callbacks or [])
         if given.push_to_hub:
@@ -168,7 +167,25 @@ class Trainer(Methods):
         Returns ``TrainOutput(global_step, training_loss, metrics)``.
         """
         self._run = new_run(self._setup, trial, ignore_keys_for_eval)
-        return train(self._run, resume_from_checkpoint)
+        with locked(self._run):
+            return self._inner_training_loop(
+                batch_size=self._train_batch_size,
+                args=self.args,
+                resume_from_checkpoint=resume_from_checkpoint,
+                trial=trial,
+                ignore_keys_for_eval=ignore_keys_for_eval,
+            )
+
+    def _inner_training_loop(
+        self,
+        batch_size: int | None = None,
+        args: TrainingArguments | None = None,
+        resume_from_checkpoint: str | Path | bool | None = None,
+        trial: Any = None,
+        ignore_keys_for_eval: list[str] | None = None,
+    ) -> TrainOutput:
+        """The training that :meth:`train` has begun, from its first step, or a checkpoint, to its end."""
+        return train(self._present_run(), resume_from_checkpoint)
 
     def hyperparameter_search(
         self,

@@ -13,7 +13,7 @@ from trainwright.training.random_state import random_now, restore_random_state
 from trainwright.training.resume import take_up_state
 from trainwright.training.rewind import go_back
 from trainwright.training.run import TrainingRun
-from trainwright.training.save import noting_new_folder
+from trainwright.training.save import noting_new_folder, say_own_save
 from trainwright.training.stop import attend
 
 
@@ -42,10 +42,16 @@ class TrainingActions:
         run.resumed_random = random_now(run.setup)
         return metrics
 
+    def note_best(self, run: TrainingRun, metrics: dict[str, float]) -> bool:
+        return run.setup.hooks()._determine_best_metric(metrics, trial_of(run))
+
     def save(self, run: TrainingRun) -> None:
         run.setup.hooks().store_flos()
+        run.default_save_ran = False
         with noting_new_folder(run):
             run.setup.hooks()._save_checkpoint(run.setup.model, None)
+        if not run.default_save_ran:
+            say_own_save(run)
 
     def attend(self, run: TrainingRun) -> Rewind | Stopped | None:
         return attend(run)
@@ -74,11 +80,24 @@ class TrainingActions:
 
 
 def _evaluate(run: TrainingRun) -> dict[str, float]:
+    # An override that does not call super() tells the schedule by itself, or does not.
+    skip, run.tells_schedule = not run.tells_schedule, False
+    return run.setup.hooks()._evaluate(trial_of(run), run.ignored_outputs, skip_scheduler=skip)
+
+
+def evaluate_in_training(run: TrainingRun, ignore_keys: list[str] | None, *, tells_schedule: bool) -> dict[str, float]:
+    """Evaluate, and let a search and a schedule that follow a metric hear of it."""
     setup = run.setup
-    metrics = setup.hooks().evaluate(ignore_keys=run.ignored_outputs)
+    metrics = setup.hooks().evaluate(ignore_keys=ignore_keys)
     if setup.search is not None:
         setup.search.report(metrics, setup.state.global_step)
+    run.tells_schedule = tells_schedule
     return metrics
+
+
+def trial_of(run: TrainingRun) -> Any:
+    """The trial of a hyperparameter search that this training is."""
+    return None if run.setup.search is None else run.setup.search.trial
 
 
 def add_to_log(run: TrainingRun, logs: dict[str, float]) -> None:

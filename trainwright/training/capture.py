@@ -121,7 +121,7 @@ class Capture:
         if snapshot is not None:
             parts[OPTIMIZER], optimizer = _optimizer_state(setup, left_out)
             parts[OPTIMIZER] |= {f"state.{name}.{IN_TRAINING}": t for name, t in snapshot.in_training.items()}
-            tensors, values = callback_tensors(setup.callbacks.callbacks, left_out)
+            tensors, values = callback_tensors(setup.callbacks.everyone, left_out)
             if tensors:
                 parts[CALLBACKS] = tensors
             files[RANDOM] = _constant_chunks({name: tensor.cpu() for name, tensor in snapshot.random[0].items()})
@@ -227,7 +227,7 @@ def may_copy_later(setup: Setup, parts: dict[str, dict[str, Tensor]]) -> bool:
         return False
     if callable(getattr(setup.optimizer, "eval", None)) or setup.engine.boundary.written_parameters:
         return False
-    return is_ours(setup.hooks()) and all(is_ours(callback) for callback in setup.callbacks.callbacks)
+    return is_ours(setup.hooks()) and all(is_ours(callback) for callback in setup.callbacks.everyone)
 
 
 def _not_updated(setup: Setup) -> set[str]:

@@ -158,9 +158,9 @@ def _of_callbacks(setup: Setup) -> list[Change]:
         return []
     found: list[Change] = []
     # An experiment's file says what its callbacks are made with.
-    records = [one for one in setup.callbacks.callbacks if getattr(one, "holds_settings_of_the_run", False)]
+    records = [one for one in setup.callbacks.everyone if getattr(one, "holds_settings_of_the_run", False)]
     states = {name: list(s) if isinstance(s, list) else [s] for name, s in setup.state.stateful_callbacks.items()}
-    for callback in records or setup.callbacks.callbacks:
+    for callback in records or setup.callbacks.everyone:
         name = type(callback).__name__
         if not states.get(name) or not callable(getattr(callback, "state", None)):
             continue

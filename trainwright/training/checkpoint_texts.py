@@ -143,7 +143,7 @@ def state_text(
         # Through text: what is saved must not change with the callback.
         return left_out.attempt(what, lambda: json.loads(json.dumps(only_json(callback.state()))), {})
 
-    stateful = callback_states([*setup.callbacks.callbacks, setup.control], read)
+    stateful = callback_states([*setup.callbacks.everyone, setup.control], read)
     state.stateful_callbacks = stateful
     counts = snapshot.counts if snapshot is not None else None
     tokens, operations = counts or (state.num_input_tokens_seen, state.total_flos + setup.current_flos)

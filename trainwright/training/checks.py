@@ -33,7 +33,8 @@ def refuse_unknown_best_metric(setup: Setup) -> None:
     args = setup.args
     if args.metric_for_best_model is None or args.eval_strategy == "no":
         return
-    if is_users_own(setup.hooks(), "evaluate") or is_users_own(setup.hooks(), "evaluation_loop"):
+    decides = ("evaluate", "evaluation_loop", "_evaluate", "_determine_best_metric")
+    if any(is_users_own(setup.hooks(), name) for name in decides):
         return
     wanted = best_metric_key(args)
     sets = setup.eval_dataset
@@ -153,7 +154,7 @@ def refuse_for_strategy(setup: Setup) -> None:
     """Callbacks that want whole weights, where no process has them between steps."""
     if not setup.engine.weights.layout.empty_between_passes:
         return
-    for callback in setup.callbacks.callbacks:
+    for callback in setup.callbacks.everyone:
         if isinstance(callback, EMACallback):
             raise ValueError(
                 "EMACallback averages weights, and with ZeRO stage 3 no process has them between steps: use stage 2, "

@@ -6,6 +6,8 @@ import logging
 from pathlib import Path
 
 from trainwright.checkpoint.directory import all_checkpoints, list_checkpoints, newest_good, put_back, step_of
+from trainwright.checkpoint.durable import discard
+from trainwright.checkpoint.interchange.importing import import_checkpoint
 from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, verify
 from trainwright.checkpoint.ownership import owner_after_resume
 from trainwright.training.changes import refuse_another_experiment
@@ -45,7 +47,7 @@ def resolve_checkpoint(setup: Setup, wanted: str | Path | bool | None) -> Path |
             f"resume_from_checkpoint=True, but {run} holds no checkpoint{_hint_of_foreign(run)}. "
             "Start with train() or pass the path of a checkpoint-N folder."
         )
-    return _verified(Path(wanted))
+    return _verified(_imported_if_foreign(Path(wanted), run))
 
 
 def agreed_checkpoint(run: TrainingRun, wanted: str | Path | bool | None) -> Path | None:
@@ -67,6 +69,24 @@ def agreed_checkpoint(run: TrainingRun, wanted: str | Path | bool | None) -> Pat
         is_named = checkpoint is not None and wanted not in (True, None, "auto")
         claim_run_directory(run, step_of(checkpoint) if is_named else None)
     return checkpoint
+
+
+def _imported_if_foreign(folder: Path, run: Path) -> Path:
+    """``folder``, or one of ours in the run directory that is made of it where transformers wrote it.
+
+    Read with ``weights_only=True`` and nothing else, as ``trainwright import`` does; the original stays as it is.
+    """
+    if has_manifest(folder) or not all((folder / name).is_file() for name in ("optimizer.pt", "trainer_state.json")):
+        return folder
+    target = run / "imported" / folder.name
+    if has_manifest(target):
+        # Of an earlier resume; it may have been made of another checkpoint of that name.
+        discard(target)
+    done = import_checkpoint(folder, target)
+    logger.info("%s was written by %s: resuming from a copy in our own format, %s.", folder, done.library, target)
+    for note in done.notes:
+        logger.warning("%s: %s.", folder.name, note)
+    return done.folder
 
 
 def _verified(folder: Path) -> Path:

@@ -22,7 +22,6 @@ from trainwright.config.enums import IntervalStrategy
 from trainwright.config.fields import is_ours, ours
 from trainwright.config.origin import class_if_imported
 from trainwright.config.profile import parse_profile
-from trainwright.config.warnings import TrainwrightWarning
 from trainwright.core.backend import BACKEND_MEMBERS
 from trainwright.data.collators import collate_any
 from trainwright.data.collators_text import DataCollatorWithPadding
@@ -128,6 +127,9 @@ def choose_backend(args: TrainingArguments, given: Any) -> Any:
 def refuse_contradictions(setup: Setup) -> None:
     """Combinations of constructor arguments that cannot work, with the way out."""
     args = setup.args
+    if setup.model is not None and setup.module is None:
+        # A Module may still be given data, or bring its own.
+        refuse_missing_data(setup)
     given_optimizer = setup.optimizer is not None or setup.lr_scheduler is not None
     if setup.model_init is not None and given_optimizer:
         raise ValueError(
@@ -156,39 +158,6 @@ def refuse_missing_data(setup: Setup) -> None:
     dataset = setup.train_dataset
     if dataset is not None and not has_length(dataset) and args.max_steps <= 0:
         raise ValueError("train_dataset has no length, so max_steps must say how long to train: set max_steps=...")
-
-
-#: Internals of transformers' Trainer that subclasses have been seen to override and that have no counterpart here.
-_NEVER_CALLED = (
-    "_evaluate",
-    "_get_num_items_in_batch",
-    "_get_output_dir",
-    "_inner_training_loop",
-    "_load_optimizer_and_scheduler",
-    "_load_rng_state",
-    "_maybe_log_save_evaluate",
-    "_nested_gather",
-    "_prepare_input",
-    "_rotate_checkpoints",
-    "_run_epoch",
-    "_save_optimizer_and_scheduler",
-    "_save_rng_state",
-    "_wrap_model",
-    "prediction_loop",
-)
-
-
-def warn_of_unused_overrides(setup: Setup) -> None:
-    """Say which methods of a subclass will never be called: silence would look like they worked."""
-    hooks = setup.hooks()
-    unused = [name for name in _NEVER_CALLED if hasattr(type(hooks), name) and is_users_own(hooks, name)]
-    if unused:
-        warnings.warn(
-            f"{type(setup.hooks()).__name__} defines {', '.join(unused)}, which trainwright does not call. Use a "
-            "callback or one of the public methods (docs/coming-from-hugging-face.md lists them).",
-            TrainwrightWarning,
-            stacklevel=3,
-        )
 
 
 def _evaluates_by_itself(setup: Setup) -> bool:

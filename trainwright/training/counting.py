@@ -17,8 +17,9 @@ def batch_observer(setup: Setup) -> Callable[[Any], None] | None:
     """A function that counts tokens and FLOPs of each micro-batch, or None when there is nothing to count."""
     per_token = flops_per_token(setup)
     own_flops = is_overridden(setup.hooks(), "floating_point_ops")
+    own_tokens = is_overridden(setup.hooks(), "_track_num_input_tokens")
     tokens_wanted = str(setup.args.include_num_input_tokens_seen)
-    if not per_token and not own_flops and tokens_wanted == "no":
+    if not per_token and not own_flops and not own_tokens and tokens_wanted == "no":
         return None
     main_input = getattr(setup.model, "main_input_name", "input_ids")
 
@@ -27,10 +28,20 @@ def batch_observer(setup: Setup) -> Callable[[Any], None] | None:
             setup.current_flos += float(setup.hooks().floating_point_ops(batch))
         elif per_token and isinstance(batch, Mapping) and isinstance(batch.get(main_input), Tensor):
             setup.current_flos += per_token * batch[main_input].numel()
-        if tokens_wanted != "no":
+        if own_tokens:
+            setup.hooks()._track_num_input_tokens(batch)
+        elif tokens_wanted != "no":
             setup.state.num_input_tokens_seen += count_input_tokens(batch, main_input, tokens_wanted)
 
     return observe
+
+
+def track_input_tokens(setup: Setup, batch: object) -> None:
+    """Add the tokens of a micro-batch to the state, where the arguments ask for it."""
+    wanted = str(setup.args.include_num_input_tokens_seen)
+    if wanted != "no":
+        main_input = getattr(setup.model, "main_input_name", "input_ids")
+        setup.state.num_input_tokens_seen += count_input_tokens(batch, main_input, wanted)
 
 
 def count_input_tokens(batch: object, main_input: str, how: str) -> int:
@@ -57,8 +68,9 @@ def floating_point_ops(setup: Setup, inputs: object) -> int:
 
 
 def store_flos(setup: Setup) -> None:
-    """Add the operations counted since the last call to the state."""
-    setup.state.total_flos += setup.current_flos
+    """Add the operations counted since the last call to the state, those of all processes."""
+    counted = float(setup.current_flos)
+    setup.state.total_flos += counted if setup.engine.is_alone else setup.backend.sum(counted)
     setup.current_flos = 0
 
 

@@ -61,13 +61,21 @@ def dataloader(
     sampler = None if sampler_fn is None or is_iterable(dataset) else sampler_for(sampler_fn, dataset)
     narrowed, collate = with_used_columns(setup, dataset, description.lower())
     if not is_training:
-        return eval_loader(narrowed, sampler=sampler, collate=collate, args=setup.args, batch_size=batch_size)
+        loader = eval_loader(narrowed, sampler=sampler, collate=collate, args=setup.args, batch_size=batch_size)
+        return with_total_size(setup, loader, batch_size)
     batches = None
     if is_iterable(dataset):
         refuse_for_streams(setup)
     else:
         batches = batches_for_training(setup, dataset, batch_size, sampler)
-    return train_loader(narrowed, batch_sampler=batches, batch_size=batch_size, collate=collate, args=setup.args)
+    loader = train_loader(narrowed, batch_sampler=batches, batch_size=batch_size, collate=collate, args=setup.args)
+    return with_total_size(setup, loader, batch_size)
+
+
+def with_total_size(setup: Setup, loader: Any, batch_size: int) -> Any:
+    """``loader``, which says as accelerate's do how many samples all processes take at once."""
+    loader.total_batch_size = batch_size * setup.args.data_processes
+    return loader
 
 
 def sampler_for(sampler_fn: Callable[..., Any], dataset: object) -> Any:
@@ -127,8 +135,20 @@ def eval_dataloader(setup: Setup, eval_dataset: object = None) -> Any:
         if not isinstance(setup.eval_dataset, dict) or eval_dataset not in setup.eval_dataset:
             known = list(setup.eval_dataset) if isinstance(setup.eval_dataset, dict) else []
             raise ValueError(f"There is no evaluation set named {eval_dataset!r}; there are: {known}.")
-        eval_dataset = setup.eval_dataset[eval_dataset]
-    return evaluation_loader(setup, setup.eval_dataset if eval_dataset is None else eval_dataset, "evaluation")
+        return kept_loader(setup, eval_dataset, setup.eval_dataset[eval_dataset])
+    if eval_dataset is None:
+        return kept_loader(setup, "eval", setup.eval_dataset)
+    return evaluation_loader(setup, eval_dataset, "evaluation")
+
+
+def kept_loader(setup: Setup, name: str, dataset: object) -> Any:
+    """Loader over one of the Trainer's own evaluation sets; the same each time where its workers are kept."""
+    if not setup.args.dataloader_persistent_workers:
+        return evaluation_loader(setup, dataset, "evaluation")
+    if name not in setup.eval_loaders or setup.loaded_eval_sets.get(name) is not dataset:
+        setup.eval_loaders[name] = evaluation_loader(setup, dataset, "evaluation")
+        setup.loaded_eval_sets[name] = dataset
+    return setup.eval_loaders[name]
 
 
 def test_dataloader(setup: Setup, test_dataset: object) -> Any:

@@ -54,6 +54,11 @@ FEATURES: dict[str, Feature] = {
         lambda setup: is_users_own(setup.hooks(), "training_step"),
         "loss and gradients are one graph, so training_step is never called: override compute_loss",
     ),
+    "clipping": Feature(
+        "_clip_grad_norm or _get_grad_norm of one's own",
+        lambda setup: any(is_users_own(setup.hooks(), name) for name in ("_clip_grad_norm", "_get_grad_norm")),
+        "gradients are the framework's and p.grad stays None: set max_grad_norm",
+    ),
     "scaled losses": Feature(
         "loss_is_scaled_for_ga",
         lambda setup: setup.hooks().loss_is_scaled_for_ga is not None,

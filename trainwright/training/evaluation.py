@@ -26,8 +26,10 @@ from trainwright.engines.torch.precision import full_eval_dtype, half_evaluation
 from trainwright.engines.torch.targets import base_model, find_labels
 from trainwright.loop.evaluate import EvaluationPlan, is_streaming_metric
 from trainwright.loop.evaluate import evaluate as run_plan
+from trainwright.training.hooks import is_overridden
 from trainwright.training.modules import attach_module, data_of_module, use_own_eval_data
 from trainwright.training.setup import Setup, data_rank, require_model
+from trainwright.training.start import wrapped
 from trainwright.training.step import call_compute_loss, call_model, running_module
 from trainwright.training.stop import leave_if_asked
 
@@ -164,7 +166,7 @@ def evaluation_loop(
     setup.evaluation.logged = Means()
     attach_module(setup)
     loss_only = setup.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
-    model = evaluation_model(setup)
+    model = evaluation_model(setup, dataloader)
     setup.backend.start(setup.given_args)
     dataloader = shared_evaluation(dataloader, data_rank(setup), data_seed(setup.args))
     setup.callbacks.references["eval_dataloader"] = dataloader
@@ -231,7 +233,7 @@ def after_prediction_batch(setup: Setup) -> None:
         leave_if_asked(setup.run)
 
 
-def evaluation_model(setup: Setup) -> nn.Module:
+def evaluation_model(setup: Setup, dataloader: Any = None) -> nn.Module:
     """The model in evaluation mode; outside training, a half-precision copy where the arguments ask for one."""
     if setup.engine.weights.layout.in_parts and not setup.is_in_train:
         # Before the first training it is still whole, and may not fit like that.
@@ -239,6 +241,8 @@ def evaluation_model(setup: Setup) -> nn.Module:
         setup.engine.weights.spread(setup.model, setup.backend)
     setup.engine.weights.bring(setup.model, setup.args.device)
     model = setup.model_wrapped if setup.is_in_train else setup.model
+    if is_overridden(setup.hooks(), "_wrap_model"):
+        model = wrapped(setup, setup.model, training=False, dataloader=dataloader)
     half = full_eval_dtype(setup.args)
     if half is not None and not setup.is_in_train:
         # A copy, so that weights that will be trained or saved later keep their precision.

@@ -28,6 +28,28 @@ logger = logging.getLogger("trainwright")
 LAST_ATTEMPTS = (0.0, 5.0, 15.0)
 
 
+def announce(run: TrainingRun) -> None:
+    """Say how long the training will be, as transformers does, where ``log_level`` asks for that much."""
+    setup, plan, args = run.setup, run.plan, run.setup.args
+    if args.log_level not in ("info", "debug") or not args.should_log:
+        return
+    lines = {
+        "Num examples": plan.examples,
+        "Num Epochs": setup.state.num_train_epochs,
+        "Num update steps per epoch": plan.steps_per_epoch,
+        "Instantaneous batch size per device": args.per_device_train_batch_size,
+        "Total train batch size (w. parallel, distributed & accumulation)": (
+            setup.hooks().get_total_train_batch_size(setup.given_args)
+        ),
+        "Gradient Accumulation steps": args.gradient_accumulation_steps,
+        "Total optimization steps": setup.state.max_steps,
+        "Number of trainable parameters": setup.hooks().get_num_trainable_parameters(),
+    }
+    logger.info("***** Running training *****")
+    for name, number in lines.items():
+        logger.info("  %s = %s", name, f"{number:,}")
+
+
 def finish(run: TrainingRun) -> None:
     """The run's summary, and the best model if it was asked for; before ``on_train_end``."""
     setup = run.setup
@@ -56,7 +78,7 @@ def say_why_it_stopped(run: TrainingRun) -> None:
     if not setup.control.should_training_stop or state.global_step >= state.max_steps or run.is_over:
         return
     # A resumed run that had been about to stop was not asked again.
-    by = callbacks.stopped_by or next((one for one in callbacks.callbacks if getattr(one, "stop_reason", None)), None)
+    by = callbacks.stopped_by or next((one for one in callbacks.everyone if getattr(one, "stop_reason", None)), None)
     reason = getattr(by, "stop_reason", None)
     if by is None and run.feed.consumed == 0:
         reason = "the training data gave no batch"

@@ -27,15 +27,14 @@ def set_guards(run: TrainingRun) -> None:
     if world_size > 1:
         guards.append(RankLogCallback(run_folder(setup), rank, setup.args.get_process_log_level()))
         guards.append(StragglersCallback(setup.engine.step_times))
-    present = {type(callback) for callback in setup.callbacks.callbacks}
+    present = {type(callback) for callback in setup.callbacks.everyone}
     # Somebody may have brought a watchdog with other settings.
     run.guards = [guard for guard in guards if type(guard) not in present]
     for guard in run.guards:
-        # Bars and trackers see what it adds to a log.
-        setup.callbacks.add_callback(guard, first=isinstance(guard, StragglersCallback))
+        setup.callbacks.add_callback(guard)
 
 
 def dismiss_guards(run: TrainingRun) -> None:
     """The run is over."""
     for guard in run.guards:
-        run.setup.callbacks.remove_callback(guard)
+        run.setup.callbacks.pop_callback(guard)

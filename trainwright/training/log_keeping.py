@@ -64,7 +64,7 @@ def restore_log(run: TrainingRun, checkpoint: Path, saved: TrainerState) -> None
     evaluations = evaluations_of(stored, saved.log_history, saved.best_global_step, is_whole=is_whole)
     if history is not None:
         saved.log_history = history
-    for callback in setup.callbacks.callbacks:
+    for callback in setup.callbacks.everyone:
         if isinstance(callback, DefaultFlowCallback):
             callback.evaluations.resume(saved.log_history, stored.evaluations)
     if writer is not None:
@@ -80,7 +80,7 @@ def go_back_in_log(run: TrainingRun) -> None:
 
 
 def _writer(setup: Setup) -> RunDirectoryCallback | None:
-    return next((one for one in setup.callbacks.callbacks if isinstance(one, RunDirectoryCallback)), None)
+    return next((one for one in setup.callbacks.everyone if isinstance(one, RunDirectoryCallback)), None)
 
 
 def _whole(stored: StoredLog, files: LogFiles | None, kept: MutableSequence[Entry]) -> MutableSequence[Entry] | None:

@@ -72,7 +72,7 @@ def attach_module(setup: Setup) -> None:
 
 def check_own_states(setup: Setup) -> None:
     """Before the first step: what cannot be saved must not be found out after hours of work."""
-    for callback in setup.callbacks.callbacks:
+    for callback in setup.callbacks.everyone:
         if isinstance(callback, OwnState):
             callback.state_dict()
     model = unwrap(setup.model)

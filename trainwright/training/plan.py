@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
 from collections.abc import Callable
@@ -31,10 +32,25 @@ def total_train_batch_size(args: TrainingArguments) -> int:
     return args.train_batch_size * args.gradient_accumulation_steps * args.data_processes
 
 
-def plan_training(args: TrainingArguments, loader: Any, count_examples: Callable[[Any], int]) -> TrainingPlan:
-    """Turn ``max_steps`` or ``num_train_epochs`` and the loader's length into a plan."""
+def plan_by(hooks: Any, args: TrainingArguments, loader: Any) -> TrainingPlan:
+    """The plan as ``set_initial_training_values`` says, which a subclass may override."""
+    find: Callable[..., Any] = hooks.set_initial_training_values
+    # An argument of its own until transformers 4.57.
+    batch = inspect.signature(find).parameters.get("total_train_batch_size")
+    more = {} if batch is None else {"total_train_batch_size": hooks.get_total_train_batch_size(args)}
+    epochs, steps_per_epoch, examples, samples, _, batches, max_steps = find(args, loader, **more)
+    # transformers gives streams a length in this place too.
+    batches = batches if has_length(loader) else None
+    return TrainingPlan(epochs, max_steps, steps_per_epoch, batches, examples, int(samples))
+
+
+def plan_training(
+    args: TrainingArguments, loader: Any, count_examples: Callable[[Any], int], batch: int | None = None
+) -> TrainingPlan:
+    """Turn ``max_steps`` or ``num_train_epochs`` and the loader's length into a plan; ``batch`` samples are a step."""
+    batch = total_train_batch_size(args) if batch is None else batch
     if not has_length(loader):
-        return _plan_for_stream(args)
+        return _plan_for_stream(args, batch)
     batches = len(loader)
     if batches == 0:
         raise ValueError(
@@ -44,7 +60,7 @@ def plan_training(args: TrainingArguments, loader: Any, count_examples: Callable
     examples = count_examples(loader)
     if args.max_steps > 0:
         epochs = math.ceil(args.max_steps / steps_per_epoch)
-        samples = args.max_steps * total_train_batch_size(args)
+        samples = args.max_steps * batch
         if _epoch_sizes(loader) is not None:
             # Batches by token budget differ in number from epoch to epoch: go on until max_steps.
             epochs = sys.maxsize
@@ -81,8 +97,8 @@ def _steps_of_epochs(loader: object, args: TrainingArguments, steps_per_epoch: i
     return steps
 
 
-def _plan_for_stream(args: TrainingArguments) -> TrainingPlan:
+def _plan_for_stream(args: TrainingArguments, batch: int) -> TrainingPlan:
     if args.max_steps <= 0:
         raise ValueError("The training data has no length, so max_steps must say how long to train: set max_steps=...")
-    samples = args.max_steps * total_train_batch_size(args)
+    samples = args.max_steps * batch
     return TrainingPlan(sys.maxsize, args.max_steps, args.max_steps, None, samples, samples)

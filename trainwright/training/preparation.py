@@ -18,6 +18,7 @@ from trainwright.engines.torch.model_setup import (
 )
 from trainwright.engines.torch.module import Module, main_model
 from trainwright.engines.torch.strategies.choice import places_model
+from trainwright.training.hooks import is_overridden
 from trainwright.training.setup import Setup
 
 
@@ -29,12 +30,21 @@ def compiled_again(setup: Setup) -> nn.Module:
     return setup.model if isinstance(setup.model, Module) else compiled(setup.model, setup.args)
 
 
+def place_model(setup: Setup, model: nn.Module) -> None:
+    """Move the model to the device of the run, unless all of it is there."""
+    device = setup.args.device
+    if not is_overridden(setup.hooks(), "_move_model_to_device"):
+        model.to(device)
+    elif any(tensor.device.type != device.type for tensor in (*model.parameters(), *model.buffers())):
+        setup.hooks()._move_model_to_device(model, device)
+
+
 @contextmanager
 def prepared_model(setup: Setup) -> Iterator[nn.Module]:
     """The model as it is called in training: on the device, with what the arguments ask for; hooks go afterwards."""
     args, model = setup.args, setup.model
     if not hasattr(model, "hf_device_map") and args.place_model_on_device is not False and not places_model(args):
-        model.to(args.device)
+        place_model(setup, model)
     # A Module's own forward is nobody's business; the network is in its `model`.
     network = main_model(model)
     if args.use_liger_kernel:

@@ -32,7 +32,7 @@ def own_roots(setup: Setup) -> dict[str, Any]:
     """Whatever of the user's may draw random numbers in a step."""
     roots: dict[str, Any] = {"model": unwrap(setup.model), "compute_loss_func": setup.compute_loss_func}
     named = [("optimizer", setup.optimizer), ("lr_scheduler", setup.lr_scheduler)]
-    named += [(type(callback).__name__, callback) for callback in setup.callbacks.callbacks]
+    named += [(type(callback).__name__, callback) for callback in setup.callbacks.everyone]
     named += [(type(modifier).__name__, modifier) for modifier in setup.modifiers]
     for name, thing in named:
         if library_of(type(thing)) not in _LIBRARIES:

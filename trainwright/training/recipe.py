@@ -169,7 +169,7 @@ def restore_structure(setup: Setup, checkpoint: Path) -> None:
     if not changing or not holds(checkpoint, TRAINING):
         return
     states = json.loads((checkpoint / TRAINING).read_text(encoding="utf-8"))["callbacks"]
-    for key, modifier in numbered(setup.callbacks.callbacks).items():
+    for key, modifier in numbered(setup.callbacks.everyone).items():
         if modifier in changing and key in states:
             modifier.restore_structure(unwrap(setup.model), callback_values(states[key])["own"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ from trainwright.training.course import (
 from trainwright.training.optimizers import optimizer_parameter_names
 from trainwright.training.recipe import take_replaced_parameters
 from trainwright.training.recipe_folder import enlarge_to, read_recipe_state
-from trainwright.training.run import TrainingRun
+from trainwright.training.run import StoredTools, TrainingRun
 from trainwright.training.setup import Setup
 
 logger = logging.getLogger("trainwright")
@@ -73,11 +74,10 @@ def restore_training_state(run: TrainingRun, folder: Path, max_steps: int) -> di
     tensors, random_tensors, rest = load_training_state(folder, dict(unwrap(setup.model).named_parameters()))
     processes = rest.get("processes", 1)
     _note_other_processes(processes, setup.backend.world_size)
-    # None: the one who handed the checkpoint back wants an optimizer and a schedule that begin anew.
-    if rest["optimizer"] is not None:
-        rest = load_tools(run, tensors, rest, max_steps)
-    if setup.engine.precision.scaler is not None and rest["scaler"] is not None:
-        setup.engine.precision.scaler.load_state_dict(rest["scaler"])
+    run.stored_tools = stored = StoredTools(tensors, rest, max_steps)
+    setup.hooks()._load_optimizer_and_scheduler(str(folder))
+    setup.hooks()._load_scaler(str(folder))
+    rest, run.stored_tools = stored.rest, None
     setup.engine.meter.load_state_dict(rest["loss"], setup.engine.device)
     setup.engine.restore_last_step(rest["last_step"])
     if rest.get("left_out"):
@@ -98,6 +98,31 @@ def restore_training_state(run: TrainingRun, folder: Path, max_steps: int) -> di
         "micro_batch": rest.get("micro_batch"),
         "schedule_is_missing": bool(rest.get("left_out")) and rest["scheduler"] is None,
     }
+
+
+def load_optimizer_and_scheduler(run: TrainingRun | None, checkpoint: str | Path | None) -> None:
+    """Optimizer and schedule of the checkpoint that ``run`` is resumed from."""
+    if checkpoint is None:
+        return
+    stored = _being_loaded(run, "_load_optimizer_and_scheduler")
+    # None: the one who handed the checkpoint back wants an optimizer and a schedule that begin anew.
+    if run is not None and stored.rest["optimizer"] is not None:
+        stored.rest = load_tools(run, stored.tensors, stored.rest, stored.max_steps)
+
+
+def load_scaler(run: TrainingRun | None, checkpoint: str | Path | None) -> None:
+    """The state of fp16's scaler, if there is any."""
+    if run is None or checkpoint is None:
+        return
+    saved, scaler = _being_loaded(run, "_load_scaler").rest["scaler"], run.setup.engine.precision.scaler
+    if scaler is not None and saved is not None:
+        scaler.load_state_dict(saved)
+
+
+def _being_loaded(run: TrainingRun | None, name: str) -> StoredTools:
+    if run is None or run.stored_tools is None:
+        raise ValueError(f"{name} acts while a training is resumed: call train(resume_from_checkpoint=...).")
+    return run.stored_tools
 
 
 def load_tools(run: TrainingRun, tensors: dict[str, Tensor], rest: dict[str, Any], max_steps: int) -> dict[str, Any]:
@@ -141,7 +166,7 @@ def take_up_training_weights(run: TrainingRun) -> None:
 
 def restore_callback_tensors(setup: Setup, folder: Path, values: dict[str, Any]) -> None:
     stored = stored_callback_tensors(setup, folder) if is_stored(folder, CALLBACKS) else {}
-    present = numbered(setup.callbacks.callbacks)
+    present = numbered(setup.callbacks.everyone)
     for key in values.keys() - present.keys():
         logger.warning("The checkpoint holds the state of %s, which this run does not have.", key.split(".")[0])
     for key, callback in present.items():
@@ -170,11 +195,14 @@ def stored_callback_tensors(setup: Setup, folder: Path) -> Mapping[str, Tensor]:
 
 def restore_callbacks(setup: Setup, saved: dict[str, Any]) -> None:
     """Give callbacks back what they had counted; their settings too, when the arguments ask for it."""
-    for callback in setup.callbacks.callbacks:
-        states = saved.get(type(callback).__name__)
-        if states is None or not hasattr(callback, "state"):
+    left = {name: list(states) if isinstance(states, list) else [states] for name, states in saved.items()}
+    left.pop("TrainerControl", None)
+    stateful = [callback for callback in setup.callbacks.everyone if hasattr(callback, "state")]
+    _note_other_callbacks(left, Counter(type(callback).__name__ for callback in stateful))
+    for callback in stateful:
+        if not (states := left.get(type(callback).__name__)):
             continue
-        state = states.pop(0) if isinstance(states, list) else states
+        state = states.pop(0)
         kept = dict(state.get("attributes", {}))
         if setup.args.restore_callback_states_from_checkpoint:
             kept |= state.get("args", {})
@@ -183,6 +211,16 @@ def restore_callbacks(setup: Setup, saved: dict[str, Any]) -> None:
             who, what = type(callback).__name__, ", ".join(masked)
             logger.warning("Secrets are not kept in checkpoints: %s keeps the %s it has now.", who, what)
         vars(callback).update({name: value for name, value in kept.items() if name not in masked})
+
+
+def _note_other_callbacks(saved: dict[str, list[Any]], present: Counter[str]) -> None:
+    """Say whose state finds no callback, or is not there for each of them."""
+    for name, states in saved.items():
+        if not present[name]:
+            logger.warning("The checkpoint holds the state of %s, which this run does not have.", name)
+        elif len(states) != present[name]:
+            text = "The checkpoint holds the state of %d %s, and this run has %d: the first of each go together."
+            logger.warning(text, len(states), name, present[name])
 
 
 def load_best_model(run: TrainingRun) -> None:
@@ -211,7 +249,7 @@ def _restore_modifiers(run: TrainingRun, best: Path) -> None:
     setup = run.setup
     states = read_recipe_state(best) if setup.modifiers else {}
     # By the names that the checkpoint knows them by: those of an earlier recipe may stand among them.
-    for key, modifier in numbered(setup.callbacks.callbacks).items():
+    for key, modifier in numbered(setup.callbacks.everyone).items():
         if modifier in setup.modifiers and key in states:
             modifier.load_state_dict(states[key])
             if run.site is not None:

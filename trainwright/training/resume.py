@@ -24,7 +24,6 @@ from trainwright.training.memory import take_up_cut
 from trainwright.training.random_state import restore_random_state
 from trainwright.training.restore import (
     found_again,
-    restore_callbacks,
     restore_training_state,
     stored_state,
     take_up_training_weights,
@@ -64,7 +63,7 @@ def continue_from(run: TrainingRun, checkpoint: Path) -> Unfinished:
     saved.max_steps = steps_with_what_is_left(run, saved, rest["data"])
     take_new_course(run, run.so_far)
     note_changes(run, checkpoint, rest)
-    restore_callbacks(setup, saved.stateful_callbacks)
+    setup.hooks()._load_callback_state()
     run.saved_snapshot, run.saver.last_saved = snapshot_key(run), checkpoint
     logger.info("Resuming from %s at step %d.", checkpoint, saved.global_step)
     if rest["was_ending"]:
@@ -92,7 +91,7 @@ def was_finished(run: TrainingRun) -> bool:
         return False
     has_steps_left = setup.state.global_step < setup.state.max_steps
     course = [change.what for change in run.changes if change.effect == Effect.COURSE]
-    still_there = end.by in {type(callback).__name__ for callback in setup.callbacks.callbacks}
+    still_there = end.by in {type(callback).__name__ for callback in setup.callbacks.everyone}
     if has_steps_left and (course or not still_there or not run.resumes_by_itself):
         # Something leads it on: another setting, or somebody who asks for it after a callback had ended it.
         return False

@@ -41,6 +41,15 @@ class Told(NamedTuple):
     milliseconds: int = 0
 
 
+@dataclass
+class StoredTools:
+    """Optimizer, schedule and scaler as they were read from a checkpoint of a run that was ``max_steps`` long."""
+
+    tensors: dict[str, Tensor]
+    rest: dict[str, Any]
+    max_steps: int
+
+
 @dataclass(kw_only=True)
 class TrainingRun:
     """A ``core.run.Run``, with all that saving, resuming and stopping it needs; the same object through a rewind."""
@@ -57,6 +66,9 @@ class TrainingRun:
     lock: RunLock | None = None
     #: The folder of the present save where nothing had that name: what is in it now, a subclass has put there.
     new_folder: Path | None = None
+    #: Whether the present save is one of ours, and whether it was said that one was not.
+    default_save_ran: bool = False
+    own_save_was_noted: bool = False
     feed: TrainFeed = field(init=False)
     phase: Phase = Phase.BETWEEN
     #: What to do first, where the run goes on from a checkpoint.
@@ -66,6 +78,8 @@ class TrainingRun:
     #: Sees each micro-batch before it is trained on (token and FLOP counts); None when nothing is counted.
     observe_batch: Callable[[Any], None] | None = None
     last_logged_step: int = 0
+    #: Whether a schedule that follows a metric is to hear of the present evaluation.
+    tells_schedule: bool = False
     #: Epoch before which no evaluation counts as the best.
     best_after: float = 0.0
     plan: TrainingPlan = field(init=False)
@@ -94,6 +108,8 @@ class TrainingRun:
     imported_from: str | None = None
     #: Random state of the checkpoint, until the first step after a resume takes it up.
     resumed_random: RandomState | None = None
+    #: What a checkpoint holds of optimizer, schedule and scaler, while they are loaded.
+    stored_tools: StoredTools | None = None
     #: Weights to train on with, by the optimizer's number, where the checkpoint's model holds others.
     weights_in_training: dict[int, Tensor] = field(default_factory=dict)
     #: Whether the run goes on with a cut of batches that it found earlier.

@@ -24,7 +24,7 @@ from trainwright.core.run import Actions
 from trainwright.engines.torch.randomness import RandomState, of_all_processes
 from trainwright.training.capture import Capture
 from trainwright.training.checkpoint_texts import Snapshot
-from trainwright.training.hooks import is_ours, is_users_own
+from trainwright.training.hooks import is_ours, is_overridden, is_users_own
 from trainwright.training.one_writer import may_write, take_run_directory
 from trainwright.training.random_state import random_now, say_what_came_late
 from trainwright.training.run import TrainingRun
@@ -87,6 +87,8 @@ def claim_run_directory(run: TrainingRun, last_step: int | None = None) -> None:
 def save_checkpoint(run: TrainingRun) -> None:
     """Write ``checkpoint-<step>`` whole, then let older ones go; in the background where nobody waits for it."""
     setup = run.setup
+    run.default_save_ran = True
+    let_subclass_save(run)
     # Somebody may have called the model since.
     setup.engine.weights.settle()
     setup.engine.rest_weights()
@@ -127,6 +129,33 @@ def noting_new_folder(run: TrainingRun) -> Iterator[None]:
         run.new_folder = None
 
 
+#: What transformers calls with the folder of a checkpoint; a subclass writes files of its own there.
+_SAVERS = ("_save_optimizer_and_scheduler", "_save_scaler", "_save_rng_state")
+
+
+def let_subclass_save(run: TrainingRun) -> None:
+    """Call the methods by which a subclass writes beside the optimizer; its files become part of the checkpoint."""
+    setup = run.setup
+    own = [name for name in _SAVERS if is_overridden(setup.hooks(), name)]
+    if own and run.new_folder is not None and not setup.args.save_only_model:
+        if setup.args.should_save:
+            run.new_folder.mkdir(parents=True, exist_ok=True)
+        for name in own:
+            getattr(setup.hooks(), name)(str(run.new_folder))
+
+
+def say_own_save(run: TrainingRun) -> None:
+    """Say once what a checkpoint lacks that a subclass has written by itself."""
+    if not run.own_save_was_noted:
+        run.own_save_was_noted = True
+        logger.warning(
+            "%s._save_checkpoint does not call super()._save_checkpoint(model, trial): what it writes is not written "
+            "whole or not at all, is not verified, and training cannot be resumed from it. Write your own files first "
+            "and then call super(): they become part of the checkpoint.",
+            type(run.setup.hooks()).__name__,
+        )
+
+
 def with_files_of_subclass(run: TrainingRun, job: SaveJob) -> SaveJob:
     """Let ``job`` begin with what a subclass wrote into the checkpoint's folder before it called ``super()``."""
     if run.new_folder == job.target and job.target.is_dir() and run.setup.args.should_save:
@@ -164,7 +193,7 @@ def note_best_folder(setup: Setup) -> None:
 
 def save_is_awaited(setup: Setup) -> bool:
     """Whether somebody looks at the finished folder right after: a callback, an override, an upload."""
-    listeners = [callback for callback in setup.callbacks.callbacks if listens_to(callback, "on_save")]
+    listeners = [callback for callback in setup.callbacks.everyone if listens_to(callback, "on_save")]
     waits = is_users_own(setup.hooks(), "_save_checkpoint") or not all(is_ours(callback) for callback in listeners)
     return waits or (setup.args.push_to_hub and setup.args.hub_strategy != "end")
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from trainwright.checkpoint.pack import TensorPack
 from trainwright.checkpoint.shared_files import SharedFiles, gathered, saved_by_all
 from trainwright.checkpoint.weights import WEIGHTS, copied_apart, save_config, save_weights
 from trainwright.checkpoint.writer_group import WriterGroup
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.run_directory import run_directory
 from trainwright.config.stored_arguments import FILE as CONFIG
 from trainwright.core.dtensors import is_dtensor
@@ -64,7 +67,17 @@ def save_beside(setup: Setup, folder: Path) -> None:
     """What a saved model has besides weights and configuration."""
     setup.hooks().save_processor(folder)
     (folder / CONFIG).write_text(arguments_text(setup.given_args)(), encoding="utf-8")
+    if setup.args.checkpoint_format == "hf":
+        write_arguments_file(setup.given_args, folder)
     write_recipe_files(folder, setup.hooks().recipe_text(), setup.gathered_recipe_state or state_file(setup.modifiers))
+
+
+def write_arguments_file(args: TrainingArguments, folder: Path) -> None:
+    """``training_args.bin``, which tools around transformers look for; without secrets. It is never read here."""
+    told = copy.copy(args)
+    # What the arguments were made from is in the resolution, a token too; trackers' options may hold keys.
+    told.__dict__.update(hub_token=None, push_to_hub_token=None, tracker_options=None, _resolution=None)
+    torch.save(told, folder / "training_args.bin")
 
 
 def _let_the_same_people_read(folder: Path) -> None:

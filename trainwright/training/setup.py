@@ -44,7 +44,11 @@ class Calling:
     wants_count: bool
     training_step_is_own: bool
     training_step_takes_count: bool
+    prepares_each_input: bool
+    autocast_is_own: bool
     loss_function_takes_count: bool
+    #: What an override of ``compute_loss`` expects ``num_items_in_batch`` to be multiplied by.
+    count_factor: int
 
 
 @dataclass
@@ -153,6 +157,9 @@ class Setup:
     hub_model_id: str | None = None
     upload: Any = None
 
+    #: Loaders of evaluation sets whose workers are kept, by name; and the sets.
+    eval_loaders: dict[str, Any] = field(default_factory=dict)
+    loaded_eval_sets: dict[str, Any] = field(default_factory=dict)
     #: Columns of a dataset that are not dropped; None until somebody asks, or a subclass sets them.
     signature_columns: list[str] | None = None
     #: Said once: of columns that are dropped, of what depends on how a batch is cut, of a step of one's own.
@@ -162,7 +169,7 @@ class Setup:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what belongs to this process; the Trainer that takes it up in another makes its own."""
-        return {**vars(self), "engine": None, "hooks": None, "run": None, "is_in_train": False}
+        return {**vars(self), "engine": None, "hooks": None, "run": None, "is_in_train": False, "eval_loaders": {}}
 
     def take_arguments(self, args: TrainingArguments) -> None:
         """Go by other arguments from now on."""

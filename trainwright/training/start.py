@@ -17,18 +17,20 @@ from trainwright.engines.torch.optimizer_states import adopt_sharded_parameters
 from trainwright.engines.torch.randomness import enable_full_determinism, set_seed
 from trainwright.engines.torch.strategies.base import StrategyContext
 from trainwright.engines.torch.strategies.choice import choose_strategy, places_model
-from trainwright.engines.torch.targets import base_model
+from trainwright.engines.torch.targets import base_model, unwrap
 from trainwright.training.checks import refuse_for_strategy
-from trainwright.training.construction import default_callbacks, refuse_missing_data
+from trainwright.training.construction import default_callbacks
 from trainwright.training.course import made_now
 from trainwright.training.data import signature_columns
 from trainwright.training.engine_choice import graph_engine, in_torch_form, refuse_what_the_engine_lacks
+from trainwright.training.hooks import is_overridden
 from trainwright.training.modules import (
     check_own_states,
     engine_class,
     module_callbacks,
     take_module,
 )
+from trainwright.training.overrides import step_overrides
 from trainwright.training.own_state import own_states
 from trainwright.training.run import TrainingRun
 from trainwright.training.save import may_save_unasked
@@ -50,17 +52,15 @@ def handler_of(setup: Setup, users: list[Any]) -> CallbackHandler:
 
 
 def adopt_first_model(setup: Setup, model: nn.Module | None) -> None:
-    """None where ``fit`` will be given one; a Module may still be given data, or bring its own."""
+    """None where ``fit`` will be given one."""
     if model is not None:
         adopt_model(setup, model)
-        if setup.module is None:
-            refuse_missing_data(setup)
 
 
 def adopt_model(setup: Setup, model: nn.Module) -> None:
     """Take ``model`` and learn from its signature how to call it."""
     if setup.place_model_on_device and not hasattr(model, "hf_device_map") and not places_model(setup.args):
-        model = model.to(setup.args.device)
+        setup.hooks()._move_model_to_device(model, setup.args.device)
     setup.model = setup.model_wrapped = model
     take_module(setup, model)
     config = getattr(base_model(model), "config", None)
@@ -134,12 +134,29 @@ def spread_model(setup: Setup, called: nn.Module, checkpoint: Path | None) -> No
     if checkpoint is not None and not setup.engine.weights.layout.in_parts:
         setup.hooks()._load_from_checkpoint(str(checkpoint))
     before = dict(setup.model.named_parameters())
-    setup.model_wrapped = setup.engine.weights.spread(setup.model, setup.backend, called)
+    setup.model_wrapped = setup.engine.weights.spread(setup.model, setup.backend, wrapped(setup, called))
     if setup.engine.weights.layout.in_parts:
         if setup.optimizer is not None and not setup.own_optimizer:
             adopt_sharded_parameters(setup.optimizer, before, setup.model)
         if checkpoint is not None:
             setup.hooks()._load_from_checkpoint(str(checkpoint))
+
+
+def wrapped(setup: Setup, model: nn.Module, *, training: bool = True, dataloader: Any = None) -> nn.Module:
+    """``model`` as ``_wrap_model`` of a subclass returns it; what that puts around it stands for the same weights."""
+    if not is_overridden(setup.hooks(), "_wrap_model"):
+        return model
+    found, strategy = setup.hooks()._wrap_model(model, training=training, dataloader=dataloader), setup.engine.weights
+    kinds = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    if isinstance(found, kinds) or (found is not model and strategy.layout.name in ("fsdp", "deepspeed")):
+        raise ValueError(
+            f"{type(setup.hooks()).__name__}._wrap_model returned a {type(found).__name__}: here the Trainer spreads "
+            "the model over devices. Start with torchrun, or set backend=, fsdp= or deepspeed=, and return the model "
+            "as it is."
+        )
+    if unwrap(found) is not unwrap(model):
+        vars(found)["_stored_model"] = lambda: setup.model
+    return found
 
 
 def seed_everything(setup: Setup) -> None:
@@ -162,6 +179,7 @@ def create_training_tools(run: TrainingRun, max_steps: int) -> None:
     refuse_what_the_engine_lacks(setup)
     setup.model_wrapped = setup.engine.weights.take_optimizer(setup.model_wrapped, setup.optimizer)
     setup.engine.attach(setup.model_wrapped, setup.optimizer, setup.lr_scheduler)
+    setup.engine.set_step_overrides(step_overrides(setup))
     # Of a step that somebody took by hand.
     setup.engine.clear_gradients()
     setup.callbacks.call_before_looking(setup.engine.show_weights if setup.engine.hides_weights else None)

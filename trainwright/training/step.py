@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,27 +32,45 @@ logger = logging.getLogger("trainwright")
 
 def learn_signatures(setup: Setup, model: nn.Module) -> None:
     """Find out once how the model, and methods that a subclass overrides, want to be called."""
-    inner, hooks, loss_function = base_model(model), setup.hooks(), setup.compute_loss_func
-    parameters = forward_parameters(inner)
+    inner, hooks = base_model(model), setup.hooks()
     setup.label_names = label_names(inner) if setup.args.label_names is None else setup.args.label_names
     setup.can_return_loss = returns_loss_by_default(inner)
     smoothing = setup.args.label_smoothing_factor
     if smoothing and getattr(getattr(inner, "config", None), "problem_type", None) == "multi_label_classification":
         raise ValueError("label_smoothing_factor does not fit multi-label classification: set it to 0.")
     setup.label_smoother = smoothing or None
-    setup.model_accepts_loss_kwargs = "num_items_in_batch" in parameters
+    setup.model_accepts_loss_kwargs = "num_items_in_batch" in forward_parameters(inner)
     counter = TargetCounter(model)
     setup.calling = Calling(
         target_counter=counter,
         count_targets=counter if setup.module is None else setup.module.count_targets,
-        loss_outside_model=bool(loss_function or smoothing or not takes_keyword(parameters, "labels")),
         compute_loss_takes=accepted_keywords(hooks.compute_loss, ("return_outputs", "num_items_in_batch")),
-        wants_count=bool(loss_function or setup.model_accepts_loss_kwargs or is_overridden(hooks, "compute_loss")),
         training_step_is_own=is_overridden(hooks, "training_step"),
         training_step_takes_count=bool(accepted_keywords(hooks.training_step, ("num_items_in_batch",))),
-        loss_function_takes_count=loss_function is not None
-        and bool(accepted_keywords(loss_function, ("num_items_in_batch",))),
+        prepares_each_input=is_overridden(hooks, "_prepare_input"),
+        autocast_is_own=is_overridden(hooks, "autocast_smart_context_manager"),
+        count_factor=setup.args.data_processes if hooks.counts_over_processes else 1,
+        **_calling_of_the_loss(setup, inner),
     )
+
+
+def take_loss_function(setup: Setup, function: Callable[..., Tensor] | None) -> None:
+    """Set the loss function, also in a Trainer that is built: subclasses do it after they called our constructor."""
+    setup.compute_loss_func = function
+    if isinstance(setup.calling, Calling):
+        setup.calling = replace(setup.calling, **_calling_of_the_loss(setup, base_model(setup.model)))
+
+
+def _calling_of_the_loss(setup: Setup, inner: nn.Module) -> dict[str, Any]:
+    """Those fields of :class:`Calling` that depend on who computes the loss."""
+    function, takes_labels = setup.compute_loss_func, takes_keyword(forward_parameters(inner), "labels")
+    is_own = is_overridden(setup.hooks(), "compute_loss")
+    return {
+        "loss_outside_model": bool(function or setup.args.label_smoothing_factor or not takes_labels),
+        "wants_count": bool(function or setup.model_accepts_loss_kwargs or is_own),
+        "loss_function_takes_count": function is not None
+        and bool(accepted_keywords(function, ("num_items_in_batch",))),
+    }
 
 
 def split_batch(setup: Setup, inputs: object, parts: int) -> list[Any]:
@@ -176,11 +195,23 @@ def prepare_inputs(setup: Setup, inputs: object) -> Any:
             "A batch came out empty: none of the dataset's columns is an argument of the model's forward. "
             "Rename the columns, or set remove_unused_columns=False."
         )
+    if setup.calling.prepares_each_input:
+        return setup.hooks()._prepare_input(inputs)
     return inputs if setup.engine.device.type == "cpu" else setup.engine.to_device(inputs)
 
 
+def prepare_input(setup: Setup, data: Any) -> Any:
+    """``data`` on the device; what is nested in it goes through the method that a subclass may override."""
+    if is_mapping(data):
+        return type(data)({name: setup.hooks()._prepare_input(value) for name, value in data.items()})
+    if isinstance(data, (tuple, list)):
+        parts = [setup.hooks()._prepare_input(value) for value in data]
+        return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
+    return setup.engine.to_device(data)
+
+
 def call_compute_loss(
-    setup: Setup, model: nn.Module, inputs: object, targets: object, return_outputs: bool = False
+    setup: Setup, model: nn.Module, inputs: object, targets: Any, return_outputs: bool = False
 ) -> Any:
     """``compute_loss`` with the arguments its signature takes: overrides of every historic form work."""
     takes = setup.calling.compute_loss_takes
@@ -188,7 +219,8 @@ def call_compute_loss(
     if return_outputs:
         kwargs["return_outputs"] = True
     if targets is not None and "num_items_in_batch" in takes:
-        kwargs["num_items_in_batch"] = as_count(setup, targets)
+        factor = setup.calling.count_factor
+        kwargs["num_items_in_batch"] = as_count(setup, targets if factor == 1 else targets * factor)
     return setup.hooks().compute_loss(model, inputs, **kwargs)
 
 
@@ -209,6 +241,8 @@ def compute_loss(
     """Mean loss over this micro-batch's targets, or ``(loss, outputs)``; ``Trainer.compute_loss`` has the contract."""
     if setup.module is not None:
         return loss_by_module(setup, model, inputs, return_outputs)
+    if num_items_in_batch is not None and setup.calling.count_factor != 1:
+        num_items_in_batch = num_items_in_batch // setup.calling.count_factor
     labels = None
     if is_mapping(inputs):
         if setup.calling.loss_outside_model:

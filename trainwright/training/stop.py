@@ -255,7 +255,7 @@ def agree_on_the_time(run: TrainingRun) -> None:
     setup = run.setup
     # A run that goes back to a checkpoint keeps its clock: what was last done was done by that.
     run.clock_began, run.heard = run.clock_began or time.monotonic(), Told()
-    for callback in setup.callbacks.callbacks:
+    for callback in setup.callbacks.everyone:
         if isinstance(callback, DefaultFlowCallback):
             callback.clock = seconds if setup.engine.is_alone else lambda: run.agreed_seconds
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from trainwright.core.errors import StopRequested
@@ -21,11 +23,11 @@ from trainwright.training.build import fill
 from trainwright.training.checks import refuse_unknown_best_metric, warn_if_inexact
 from trainwright.training.choose_checkpoint import agreed_checkpoint
 from trainwright.training.construction import refuse_missing_data
-from trainwright.training.finish import note_the_end, refuse_to_look_saved
+from trainwright.training.finish import announce, note_the_end, refuse_to_look_saved
 from trainwright.training.guards import dismiss_guards, set_guards
 from trainwright.training.memory import look_for_what_fits
 from trainwright.training.modules import attach_module, use_own_eval_data
-from trainwright.training.plan import plan_training
+from trainwright.training.plan import plan_by
 from trainwright.training.preparation import prepared_model
 from trainwright.training.recipe import finish_recipe, prepare_recipe, restore_structure
 from trainwright.training.run import TrainingRun
@@ -58,8 +60,18 @@ def new_run(setup: Setup, trial: object, ignored_outputs: list[str] | None) -> T
     return run
 
 
+@contextmanager
+def locked(run: TrainingRun) -> Iterator[None]:
+    """Keep the run directory to this run within it; then others may train there."""
+    try:
+        yield
+    finally:
+        if run.lock is not None:
+            run.lock.release()
+
+
 def train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) -> TrainOutput:
-    """Take ``run`` from its beginning, or from a checkpoint, to its end; then others may train in its folder."""
+    """Take ``run`` from its beginning, or from a checkpoint, to its end."""
     try:
         return _train(run, resume_from_checkpoint)
     except KeyboardInterrupt:
@@ -67,9 +79,6 @@ def train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) ->
             # Before the loop; from then on it is answered there.
             mark_interrupted(run)
         raise
-    finally:
-        if run.lock is not None:
-            run.lock.release()
 
 
 def _train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) -> TrainOutput:
@@ -77,7 +86,7 @@ def _train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) -
     checkpoint = agreed_checkpoint(run, resume_from_checkpoint)
     loader = resumable_loader(setup.hooks().get_train_dataloader(), data_seed(setup.args))
     run.loader = shared_training(loader, data_rank(setup), setup.args.gradient_accumulation_steps)
-    run.plan = plan = plan_training(setup.args, run.loader, setup.hooks().num_examples)
+    run.plan = plan = plan_by(setup.hooks(), setup.given_args, run.loader)
     refuse_unknown_best_metric(setup)
     prepare_recipe(setup)
     if checkpoint is not None:
@@ -142,6 +151,7 @@ def _train_to_the_end(run: TrainingRun, checkpoint: Path | None) -> None:
     with _stop_requests(run) as run.stops:
         try:
             look_for_what_fits(run)
+            announce(run)
             outcome = fit(run)
         except StopRequested as stop:
             # Before the loop.

@@ -22,6 +22,11 @@ class OwnStep(Trainer):
         return super().training_step(model, inputs)
 
 
+class ClipsByItself(Trainer):
+    def _clip_grad_norm(self, model: Any) -> Any:
+        return super()._clip_grad_norm(model)
+
+
 class ScalesItsLoss(Trainer):
     loss_is_scaled_for_ga = True
 
@@ -55,6 +60,7 @@ ASKS: dict[str, Make] = {
     "recipes": lambda args: Trainer(Dense(), args(), train_dataset=rows(), recipe=_RECIPE),
     "modules": lambda args: Trainer(Wrapped(), args(), train_dataset=rows()),
     "training_step": lambda args: OwnStep(Dense(), args(), train_dataset=rows()),
+    "clipping": lambda args: ClipsByItself(Dense(), args(), train_dataset=rows()),
     "scaled losses": lambda args: ScalesItsLoss(Dense(), args(), train_dataset=rows()),
     "mixed precision": lambda args: Trainer(Dense(), args(bf16=True), train_dataset=rows()),
     "half evaluation": lambda args: Trainer(Dense(), args(bf16_full_eval=True), train_dataset=rows()),

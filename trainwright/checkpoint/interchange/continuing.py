@@ -173,6 +173,8 @@ class LoaderDraws(TrainerCallback):
     loaders leave it alone.
     """
 
+    _is_internal = True
+
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:

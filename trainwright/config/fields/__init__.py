@@ -49,8 +49,23 @@ class AllFields(
 ):
     """Every argument, without behaviour."""
 
+    #: Whether accelerate's own record of the processes is kept beside ours: underneath other libraries only.
+    has_accelerate_state = False
+    #: Arguments that a command line gives as JSON text, by transformers' name; a subclass adds its own.
+    _VALID_DICT_FIELDS = [  # noqa: RUF012 (annotated, it would be among the fields)
+        "accelerator_config",
+        "fsdp_config",
+        "deepspeed",
+        "gradient_checkpointing_kwargs",
+        "lr_scheduler_kwargs",
+    ]
+
     # Bookkeeping for copies, see `resolution`; a field because dataclasses.replace passes nothing else on.
     _resolution: object | None = field(default=None, repr=False, compare=False, metadata={"help": SUPPRESS})
+
+    def json_fields_of_subclass(self) -> list[str]:
+        """Fields that may hold JSON text, those that a subclass has added among them."""
+        return self._VALID_DICT_FIELDS
 
 
 TOPICS = AllFields.__bases__

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from trainwright.config.removal import second_name
+
 
 @dataclass(kw_only=True)
 class MemoryFields:
@@ -11,6 +13,12 @@ class MemoryFields:
 
     gradient_checkpointing_kwargs: dict[str, Any] | str | None = None
     """Options for the model's gradient_checkpointing_enable, as a dict or JSON text."""
+
+    activation_checkpointing: bool | None = second_name()
+    """The same as gradient_checkpointing: its name from transformers 5.23 on."""
+
+    activation_checkpointing_kwargs: dict[str, Any] | str | None = second_name()  # noqa: RUF009
+    """The same as gradient_checkpointing_kwargs."""
 
     torch_empty_cache_steps: int | None = None
     """Give the device's cached memory back every so many steps; unset never does."""

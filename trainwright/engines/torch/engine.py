@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.core.backend import Backend
-from trainwright.core.engine import Portion, RunLink, UpdateHooks
+from trainwright.core.engine import Everything, Portion, RunLink, StepOverrides, UpdateHooks
 from trainwright.engines.torch.backends import SingleProcess
 from trainwright.engines.torch.boundary import Boundary
 from trainwright.engines.torch.exchange import TorchExchange
@@ -28,13 +28,6 @@ from trainwright.engines.torch.strategies.base import Strategy, dense_part, sile
 from trainwright.engines.torch.targets import unwrap
 from trainwright.engines.torch.training_flags import TrainingFlags
 from trainwright.randomness.own_generators import OwnGenerators
-
-
-class Everything:
-    """Contains whatever is asked for."""
-
-    def __contains__(self, name: str) -> bool:
-        return True
 
 
 class TorchEngine(TorchExchange):
@@ -70,6 +63,8 @@ class TorchEngine(TorchExchange):
         self._grad_norm: Tensor | float | None = None
         self._scaler: Any = None
         self._step_lr: float | None = None
+        #: Whether the pass that is under way is the last of its step.
+        self.is_last_pass = True
         #: Whether the backward pass of the present micro-batch sums gradients over processes.
         self._sums_now = False
         #: Whether the last step was not finite, and so was not applied: a bool, or 0.0 or 1.0 on the device.
@@ -77,6 +72,7 @@ class TorchEngine(TorchExchange):
         #: Held while weights change; whoever copies them from another thread takes it.
         self.update_lock = threading.Lock()
         self._hooks = UpdateHooks()
+        self._overrides = StepOverrides()
         self._link = RunLink()
         #: Parameters besides the model's that the optimizer trains.
         self.extra_parameters: list[nn.Parameter] = []
@@ -116,6 +112,9 @@ class TorchEngine(TorchExchange):
     def set_update_hooks(self, hooks: UpdateHooks) -> None:
         self._hooks = hooks
 
+    def set_step_overrides(self, overrides: StepOverrides) -> None:
+        self._overrides = overrides
+
     def follow_schedule(self, scheduler: Any) -> None:
         self.scheduler = scheduler
         self._steps_with_metric = needs_metric(scheduler)
@@ -153,6 +152,7 @@ class TorchEngine(TorchExchange):
         self._own_time.start()
 
     def forward_backward(self, batch: Any, portion: Portion, *, sync: bool) -> Tensor | None:
+        self.is_last_pass = sync
         self._sums_now = sync and self.weights.sums_in_backward
         if self.boundary.is_looking:
             self.boundary.look()
@@ -212,11 +212,16 @@ class TorchEngine(TorchExchange):
         if self.weights.updates_by_itself:
             self._grad_norm, self.was_bad = None, is_bad(loss, 0.0)
             return loss
-        if self.max_grad_norm > 0:
-            norm = self.weights.clip(self.parameters, self.max_grad_norm)
-        elif norm_wanted or self.weights.is_sharded:
-            norm = self.weights.norm([dense_part(p.grad) for p in self.parameters if p.grad is not None])
-        self._grad_norm = norm
+        if self._overrides.clip is not None:
+            # The norm that it returns may be anything: whether the step is finite is found out from the gradients.
+            self._grad_norm = self._overrides.clip()
+            norm = self.gradient_norm() if self.weights.is_sharded else None
+        else:
+            if self.max_grad_norm > 0:
+                norm = self.weights.clip(self.parameters, self.max_grad_norm)
+            elif norm_wanted or self.weights.is_sharded:
+                norm = self.gradient_norm()
+            self._grad_norm = norm
         if self._scaler is not None:
             # Infinite gradients are the scaler's business: it looks for the largest scale that works.
             self.was_bad = is_bad(loss, 0.0)
@@ -226,6 +231,12 @@ class TorchEngine(TorchExchange):
             gradients = [p.grad for p in self.parameters if p.grad is not None]
             self.was_bad = self._gradient_check.is_bad(loss, gradients)
         return loss
+
+    def clip_gradients(self) -> Tensor:
+        return self.weights.clip(self.parameters, self.max_grad_norm)
+
+    def gradient_norm(self) -> Tensor:
+        return self.weights.norm([dense_part(p.grad) for p in self.parameters if p.grad is not None])
 
     def _reduced(self, loss: Tensor | None) -> Tensor | None:
         """Gradients and loss of the step over all processes: each judges the step by the same numbers."""
@@ -380,6 +391,8 @@ class TorchEngine(TorchExchange):
 
     def learning_rate(self) -> float:
         """The first group's rate, as a float or, for fused and compiled optimizers, a scalar tensor."""
+        if self._overrides.learning_rate is not None:
+            return self._overrides.learning_rate()
         return self.optimizer.param_groups[0]["lr"]
 
     def plateau_step(self, value: float) -> None:

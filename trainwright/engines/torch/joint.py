@@ -201,6 +201,8 @@ def natural_interval(scheduler: Any) -> str:
 class EpochScheduleCallback:
     """Moves per-epoch schedules at the end of each epoch that was not broken off by the end of the training."""
 
+    _is_internal = True
+
     def __init__(self, schedule: JointSchedule, epoch_is_whole: Callable[[], bool]) -> None:
         self._schedule, self._epoch_is_whole = schedule, epoch_is_whole
 

@@ -32,7 +32,11 @@ def enable_gradient_checkpointing(model: nn.Module, kwargs: dict[str, Any] | str
     own = {name: options.pop(name) for name in ("every_n_layers", "offload") if name in options}
     # The reentrant variant needs inputs that require gradients and runs hooks twice; torch advises against it.
     options.setdefault("use_reentrant", False)
-    enable(gradient_checkpointing_kwargs=options, **own)
+    if callable(newer := getattr(model, "activation_checkpointing_enable", None)):
+        # Its name from transformers 5.23 on, which calls an override of the older one too.
+        newer(activation_checkpointing_kwargs=options, **own)
+    else:
+        enable(gradient_checkpointing_kwargs=options, **own)
     require_grads = getattr(model, "enable_input_require_grads", None)
     if hasattr(model, "peft_config") and callable(require_grads):
         # With a frozen base the first block's inputs need no gradient, and checkpointing would cut the graph there.

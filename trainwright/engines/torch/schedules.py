@@ -30,6 +30,11 @@ class FactorLR(LRScheduler):
         self.factor = factor
         super().__init__(optimizer)
 
+    @property
+    def lr_lambdas(self) -> list[Factor]:
+        """The factor as a function of the step, once for each parameter group, as torch's ``LambdaLR`` has them."""
+        return [self.factor for _ in self.base_lrs]
+
     def get_lr(self) -> list[Any]:
         """The learning rate of each parameter group at the current step."""
         return [base * self.factor(self.last_epoch) for base in self.base_lrs]

@@ -23,6 +23,8 @@ logger = logging.getLogger("trainwright")
 class WeightCheck(TrainerCallback):
     """Compares checksums of the weights of all processes every so many steps, before anything is saved."""
 
+    _is_internal = True
+
     def __init__(self, every: int, backend: Backend, events: RunEvents) -> None:
         self._every, self._backend, self._events = every, backend, events
         self._agreed_at: int | None = None

@@ -1,0 +1,339 @@
+"""``trainwright try``: an unmodified Hugging Face script on both loops, in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainwright.trying.causes import cause_before_probing, cause_from_probes, other_gradients, unknown
+from trainwright.trying.compare import first_difference, is_noisy, only_rounding, within_noise
+from trainwright.trying.plan import Plan, kill_at, save_every
+from trainwright.trying.running import Ran
+from trainwright.trying.safety import _only_reads, environment
+from trainwright.trying.switch import changes_in
+
+DATA = """
+import random
+chance = random.Random(0)
+def rows(count, length=8):
+    return [{"input_ids": [chance.randrange(20) for _ in range(length)], "labels": n % 2} for n in range(count)]
+"""
+
+#: With everything that a try must keep out of the way: a folder, a tracker, an upload, evaluations, a resume.
+CLASSIFIER = """
+from dataclasses import dataclass
+from transformers import BertConfig, BertForSequenceClassification, EarlyStoppingCallback, HfArgumentParser
+from transformers import Trainer, TrainingArguments
+from data import rows
+
+@dataclass
+class Size:
+    rows: int = 8
+
+class Mine(Trainer):
+    def log(self, logs, *args):
+        super().log(logs, *args)
+
+if __name__ == "__main__":
+    size, args = HfArgumentParser((Size, TrainingArguments)).parse_args_into_dataclasses()
+    sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=20)
+    none = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = BertForSequenceClassification(BertConfig(**sizes, **none, max_position_embeddings=8))
+    data = rows(size.rows)
+    trainer = Mine(model, args, train_dataset=data, eval_dataset=data, callbacks=[EarlyStoppingCallback()])
+    trainer.save_model("mine")
+    trainer.args.output_dir = "out"
+    trainer.train(resume_from_checkpoint=True)
+    trainer.push_to_hub()
+    open("after.txt", "w").close()
+"""
+WORDS = [
+    *("--output_dir", "out", "--rows", "12", "--per_device_train_batch_size", "4"),
+    *("--eval_strategy", "epoch", "--save_strategy", "epoch", "--load_best_model_at_end", "true"),
+    *("--report_to", "tensorboard", "--push_to_hub", "true"),
+]
+
+#: transformers counts targets that the model shifts away.
+LANGUAGE_MODEL = """
+import transformers
+from data import rows
+config = transformers.GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2, n_positions=8)
+model = transformers.GPT2LMHeadModel(config)
+data = [{"input_ids": row["input_ids"], "labels": row["input_ids"]} for row in rows(8)]
+args = transformers.TrainingArguments("out", max_steps=3, per_device_train_batch_size=2)
+transformers.Trainer(model, args, train_dataset=data).train()
+"""
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen[str]:
+    places = f"{Path(__file__).parents[2]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    (folder / "tmp").mkdir(exist_ok=True)
+    set_here = {"PYTHONPATH": places, "TMPDIR": str(folder / "tmp"), "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "trainwright", "try", *words],
+        cwd=folder,
+        env={**os.environ, **set_here},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def tried(folder: Path, script: str, *words: str) -> tuple[int, str, str]:
+    (folder / "data.py").write_text(DATA)
+    (folder / "train.py").write_text(script)
+    process = start(folder, *words)
+    out, err = process.communicate()
+    return process.returncode, out, err
+
+
+def left(folder: Path) -> set[str]:
+    kept = {"data.py", "train.py", "tmp", "__pycache__"}
+    found = {path.name for path in folder.iterdir()} - kept
+    return found | {f"tmp/{path.name}" for path in (folder / "tmp").iterdir() if path.name.startswith("trainwright")}
+
+
+@pytest.mark.slow
+def test_both_agree_and_nothing_is_touched(tmp_path: Path) -> None:
+    precious = [tmp_path / "out" / "checkpoint-500" / "model.safetensors", tmp_path / "mine" / "model.safetensors"]
+    for file in precious:
+        file.parent.mkdir(parents=True)
+        file.write_text("precious")
+    words = [*WORDS, "--hub_token", "hf_SecretToken123456"]
+    code, out, err = tried(tmp_path, CLASSIFIER, "--steps", "5", "--json", "train.py", *words)
+    assert code == 0, (out, err)
+    assert "SecretToken" not in out
+    assert [file.read_text() for file in precious] == ["precious", "precious"]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"checkpoint-500"}
+    facts = json.loads(out)
+    assert facts["agrees"]
+    assert facts["losses"]["equal"]
+    assert len(facts["losses"]["trainwright"]) == facts["steps"] == 5
+    for library in ("transformers", "trainwright"):
+        resume = facts["resume"][library]
+        assert (resume["killed_after_step"], resume["resumed_from_step"], resume["equal"]) == (3, 2, True)
+        assert facts["speed"][library]["samples_per_second"] > 0
+        assert facts["speed"][library]["peak_memory_bytes"] > 0
+    assert (facts["back"]["resumed"], facts["back"]["from_step"]) == (True, 2)
+    assert facts["back"]["losses"] == facts["losses"]["trainwright"][2:]
+    assert [note for note in facts["notes"] if "resumes from a checkpoint of its own" in note]
+    assert [Path(change["file"]).name for change in facts["switch"]] == ["train.py"]
+    assert facts["switch"][0]["after"] == ["from trainwright import Trainer, TrainingArguments"]
+    assert left(tmp_path) == {"out", "mine"}
+
+
+#: Trains in a process of its own, and then goes on as if nothing had happened.
+STARTS_A_PROCESS = """
+import multiprocessing
+import transformers
+from data import rows
+
+def work():
+    config = transformers.GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2, n_positions=8)
+    args = transformers.TrainingArguments("out", max_steps=3, per_device_train_batch_size=2)
+    transformers.Trainer(transformers.GPT2LMHeadModel(config), args, train_dataset=rows(8)).train()
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=work)
+    process.start()
+    process.join()
+"""
+
+
+@pytest.mark.full
+def test_a_training_in_another_process_is_not_run_and_is_named(tmp_path: Path) -> None:
+    code, out, err = tried(tmp_path, STARTS_A_PROCESS, "train.py")
+    assert code == 1, err
+    assert "trains in a process that it starts" in out
+    assert "out" not in left(tmp_path)
+
+
+def test_gradients_of_another_size_are_not_called_the_same() -> None:
+    theirs = ran([1.0, 1.0], gradient_norms={"1": 4.0, "2": 4.0})
+    assert other_gradients(theirs, ran([1.0, 1.0], gradient_norms={"1": 4.0001, "2": 4.0})) is None
+    cause = other_gradients(theirs, ran([1.0, 1.0], gradient_norms={"1": 4.0, "2": 1.0}))
+    assert cause is not None
+    assert "step 2 is 4 with transformers and 1 here" in cause.text
+    assert not cause.harmless
+
+
+def test_what_changes_something_on_the_hub_is_told_from_what_reads() -> None:
+    for name in (
+        "delete_repo",
+        "create_tag",
+        "update_repo_settings",
+        "move_repo",
+        "upload_folder",
+        "create_discussion",
+    ):
+        assert not _only_reads(name), name
+    for name in ("hf_hub_download", "model_info", "list_models", "repo_exists", "whoami"):
+        assert _only_reads(name), name
+
+
+@pytest.mark.full
+def test_a_difference_has_its_reason(tmp_path: Path) -> None:
+    code, out, err = tried(tmp_path, LANGUAGE_MODEL, "train.py")
+    assert code == 1, err
+    assert "different from step 1 on" in out
+    assert "counts labels that the model shifts away" in out
+    assert "docs/coming-from-hugging-face.md" in out
+    assert "The script sets max_steps=3" in out
+    assert "+ transformers.Trainer" not in out
+    assert "+ trainwright.Trainer(model, args, train_dataset=data).train()" in out
+    assert left(tmp_path) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "shown"),
+    [
+        ("raise ValueError('no data here')", ["on transformers itself raised an error", "ValueError: no data here"]),
+        pytest.param("import transformers", ["train.py never called train()"], marks=pytest.mark.full),
+    ],
+    ids=["error", "no training"],
+)
+def test_a_script_that_does_not_train_is_told_apart(tmp_path: Path, script: str, shown: list[str]) -> None:
+    code, out, _ = tried(tmp_path, script, "train.py")
+    assert code == 1
+    assert all(words in out for words in shown), out
+    # Only the log, which the last line names.
+    (log,) = left(tmp_path)
+    assert log.endswith(".log")
+    assert log in out
+
+
+@pytest.mark.slow
+def test_ctrl_c_leaves_neither_processes_nor_folders(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os, time\nopen('pid', 'a').write(f'{os.getpid()} ')\ntime.sleep(60)")
+    process = start(tmp_path, "train.py")
+    pids, deadline = tmp_path / "pid", time.monotonic() + 60
+    while (not pids.exists() or not pids.read_text().endswith(" ")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Interrupted" in err
+    for pid in pids.read_text().split():
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
+    assert left(tmp_path) == {"pid"}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [(None, "no Python script"), ("from trainwright import Trainer\n", "from trainwright already")],
+    ids=["missing", "ours"],
+)
+def test_what_cannot_be_tried_is_refused(tmp_path: Path, text: str | None, shown: str) -> None:
+    from typer.testing import CliRunner
+
+    from trainwright.cli.app import app
+
+    script = tmp_path / "train.py"
+    if text is not None:
+        script.write_text(text)
+    result = CliRunner().invoke(app, ["try", str(script)])
+    assert result.exit_code == 2
+    assert shown in result.output
+
+
+def test_the_lines_to_change_are_found(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from transformers import (\n    AutoModel,\n    Trainer,\n)\n"
+        "def main():\n    from transformers.training_args import TrainingArguments as Args\n"
+    )
+    first, second = changes_in(script)
+    assert (first.line, first.after) == (
+        1,
+        ["from trainwright import Trainer", "from transformers import (", "    AutoModel,", ")"],
+    )
+    assert (second.line, second.after) == (6, ["    from trainwright import TrainingArguments as Args"])
+
+
+def test_a_kill_comes_after_a_save_and_before_the_end() -> None:
+    for steps in range(3, 200):
+        assert 0 < save_every(steps) < kill_at(steps) < steps
+    assert kill_at(2) == 0
+
+
+def test_a_run_reports_to_nobody_and_is_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    found = environment(tmp_path)
+    assert "WORLD_SIZE" not in found
+    assert (found["CUDA_VISIBLE_DEVICES"], found["WANDB_MODE"]) == ("2", "disabled")
+
+
+def ran(losses: list[float], **observed: Any) -> Ran:
+    numbered = {str(step): loss for step, loss in enumerate(losses, 1)}
+    facts = {"outcome": "trained", "losses": numbered, "batches": {"1": ["a"]}, "weights": "w", "accumulation": 1}
+    return Ran(Plan("transformers", "train.py", [], "", 3), 0, False, {**facts, **observed})
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "killed", "name"),
+    [
+        (ran([1.0, 2.0]), ran([1.0, 2.1], weights="other"), ran([1.0]), "initial weights"),
+        (ran([1.0, 2.0]), ran([1.0, 2.1]), ran([1.1]), "not repeatable"),
+        (ran([1.0, 2.0]), ran([1.1, 2.1], batches={"1": ["b"]}), ran([1.0]), "data"),
+        (ran([1.0, 2.0]), ran([1.0, 2.000001]), ran([1.0]), "rounding"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_reason_that_the_runs_show(theirs: Ran, ours: Ran, killed: Ran, name: str) -> None:
+    difference = first_difference(theirs.losses, ours.losses)
+    assert difference is not None
+    cause = cause_before_probing(theirs, ours, killed, difference)
+    assert cause is not None
+    assert cause.name == name
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "pieces", "name"),
+    [
+        (ran([1.0]), ran([1.0]), 1, "dropout"),
+        (ran([0.9]), ran([1.0], own_loss=[[1.0, 4]]), 1, "loss normalisation"),
+        (ran([4.0]), ran([2.0], own_loss=[[1.0, 4], [3.0, 4]]), 2, "gradient accumulation"),
+        (ran([1.8]), ran([1.5], own_loss=[[1.0, 6], [3.0, 2]]), 2, "gradient accumulation"),
+        (ran([1.0]), ran([0.9], own_loss=[[1.0, 4]]), 1, None),
+        (ran([1.0]), ran([0.9]), 1, None),
+    ],
+)
+def test_a_reason_that_a_closer_look_shows(theirs: Ran, ours: Ran, pieces: int, name: str | None) -> None:
+    cause = cause_from_probes(ran([], accumulation=pieces), theirs, ours)
+    assert (cause and cause.name) == name
+    if name is None:
+        assert not unknown(theirs, ours).harmless
+
+
+def test_losses_are_compared_bit_by_bit() -> None:
+    one = {1: 1.0, 2: float("nan"), 3: 2.0}
+    assert first_difference(one, dict(one)) is None
+    near = {**one, 3: 2.000001}
+    found = first_difference(one, near)
+    assert found is not None
+    assert found.step == 3
+    assert only_rounding(one, near)
+    assert not only_rounding(one, {**one, 3: 2.1})
+
+
+def test_a_busy_machine_compares_nothing() -> None:
+    def took(*runs: float, quartiles: tuple[float, float]) -> dict[str, Any]:
+        return {"step_seconds_of_runs": list(runs), "step_seconds_quartiles": list(quartiles)}
+
+    calm = took(1.0, 1.1, quartiles=(1.0, 1.1))
+    assert not is_noisy(calm, calm)
+    assert is_noisy(calm, took(1.0, 1.0, quartiles=(1.0, 3.0)))
+    assert is_noisy(took(1.0, 2.0, quartiles=(1.0, 1.1)))
+    assert within_noise(calm, took(1.05, 1.2, quartiles=(1.0, 1.1)))
+    assert not within_noise(calm, took(0.5, 0.6, quartiles=(0.5, 0.6)))

@@ -1,0 +1,129 @@
+"""Let names of another library stand for ours, in this process: reversible, and only when asked.
+
+``from transformers import Trainer`` is an attribute of a module. A :class:`Redirection` sets such attributes to ours:
+at once in modules that are imported already, in others when they have run. Nothing is imported before somebody needs
+it: an open redirection costs a process that never trains nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from trainwright.config.origin import OURS
+
+#: Module of another library -> name in it -> "module of ours:name".
+Names = dict[str, dict[str, str]]
+
+
+class Redirection(MetaPathFinder):
+    """Names in modules of ``library`` that lead to ours while it is open."""
+
+    def __init__(self, library: str, names: Names) -> None:
+        self.library, self.names = library, names
+        #: (module, name) -> what it was, for each name that leads to ours.
+        self._originals: dict[tuple[str, str], Any] = {}
+        #: How many of the modules are being imported, one inside another.
+        self._depth = 0
+        #: The library's package; transformers may replace itself, and whoever had the first keeps it.
+        self._packages: list[ModuleType] = []
+
+    @property
+    def is_open(self) -> bool:
+        return self in sys.meta_path
+
+    def open(self) -> None:
+        """Redirect the names, now and in modules that are imported later."""
+        if not self.is_open:
+            sys.meta_path.insert(0, self)
+            self._see_package()
+            self._change()
+
+    def close(self) -> None:
+        """Give every name its own meaning again; classes that were built on ours meanwhile stay so."""
+        if self.is_open:
+            sys.meta_path.remove(self)
+            self._give_back()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Python asks this at every import: for our few modules, find them as it would, and change them afterwards."""
+        if fullname not in self.names:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _Redirecting(spec.loader, self)
+                return spec
+        return None
+
+    @contextlib.contextmanager
+    def importing(self) -> Iterator[None]:
+        """Let a module of the library run with the library's own names, and change them when it has."""
+        self._see_package()
+        self._give_back()
+        self._depth += 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            self._see_package()
+            if self.is_open and self._depth == 0:
+                self._change()
+
+    def _change(self) -> None:
+        for module_name, wanted in self.names.items():
+            module = sys.modules.get(module_name)
+            for name, ours in wanted.items():
+                if module is not None and name in vars(module) and (module_name, name) not in self._originals:
+                    self._originals[module_name, name] = getattr(module, name)
+                    self._set(module_name, name, _load(ours))
+
+    def _give_back(self) -> None:
+        while self._originals:
+            (module_name, name), original = self._originals.popitem()
+            self._set(module_name, name, original)
+
+    def _set(self, module_name: str, name: str, value: object) -> None:
+        if module_name in sys.modules:
+            setattr(sys.modules[module_name], name, value)
+        for package in self._packages:
+            # It looks names up in its modules, and keeps what it found.
+            vars(package).pop(name, None)
+
+    def _see_package(self) -> None:
+        package = sys.modules.get(self.library)
+        if package is not None and not any(package is seen for seen in self._packages):
+            self._packages.append(package)
+
+
+class _Redirecting(Loader):
+    """The loader that Python chose, and then our names."""
+
+    def __init__(self, loader: Loader, redirection: Redirection) -> None:
+        self._loader, self._redirection = loader, redirection
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        # So that tools which ask a module for its source find Python's own loader there.
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        with self._redirection.importing():
+            self._loader.exec_module(module)
+
+
+def _load(ours: str) -> Any:
+    module, _, name = ours.partition(":")
+    assert module.partition(".")[0] == OURS
+    return getattr(importlib.import_module(module), name)
