@@ -26,6 +26,12 @@ except ImportError as error:
         "The export needs the packages compressed-tensors and transformers: pip install 'trainwright[recipes,hf]'."
     ) from error
 
+#: Its library makes room for unpacked zero points when it prepares an empty model, as transformers 5.23 asks it to.
+_ZERO_POINTS = (
+    "transformers 5.23 with compressed-tensors 0.20 reads weights of fewer than 8 bits with zero points only with "
+    "from_pretrained(..., quantization_config=CompressedTensorsConfig(dequantize=True)); symmetric ones need nothing"
+)
+
 
 def write_compressed(model: nn.Module, folder: Path, scheme: object = None) -> Exported:
     """Write ``model``, which is changed, with the grids that its quantizers have."""
@@ -34,6 +40,8 @@ def write_compressed(model: nn.Module, folder: Path, scheme: object = None) -> E
     schemes = {name: scheme_of_layer(layer) for name, layer in layers.items()}
     supported, notes_of_rest = _round_the_rest(model, layers)
     notes += notes_of_rest
+    if any(_has_packed_zero_points(schemes[name]) for name in supported):
+        notes.append(_ZERO_POINTS)
     groups: dict[Scheme, list[str]] = {}
     for name in supported:
         groups.setdefault(schemes[name], []).append(name)
@@ -55,6 +63,11 @@ def write_compressed(model: nn.Module, folder: Path, scheme: object = None) -> E
     compressor.update_config(str(folder))
     _tidy_config(folder)
     return Exported(folder, folder / "model.safetensors", notes)
+
+
+def _has_packed_zero_points(scheme: Scheme) -> bool:
+    rule = scheme.weights
+    return rule is not None and rule.type == "int" and rule.num_bits < 8 and not rule.symmetric
 
 
 @torch.no_grad()
