@@ -8,6 +8,7 @@ from pathlib import Path
 from trainwright.checkpoint.directory import all_checkpoints, list_checkpoints, newest_good, put_back, step_of
 from trainwright.checkpoint.durable import discard
 from trainwright.checkpoint.interchange.importing import import_checkpoint
+from trainwright.checkpoint.interchange.replaced_weights import replacement_of_weights, write_with_replaced_weights
 from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, verify
 from trainwright.checkpoint.ownership import owner_after_resume
 from trainwright.training.changes import refuse_another_experiment
@@ -47,7 +48,7 @@ def resolve_checkpoint(setup: Setup, wanted: str | Path | bool | None) -> Path |
             f"resume_from_checkpoint=True, but {run} holds no checkpoint{_hint_of_foreign(run)}. "
             "Start with train() or pass the path of a checkpoint-N folder."
         )
-    return _verified(_imported_if_foreign(Path(wanted), run))
+    return _verified(_copied_if_foreign(Path(wanted), run, setup.args.checkpoint_format))
 
 
 def agreed_checkpoint(run: TrainingRun, wanted: str | Path | bool | None) -> Path | None:
@@ -71,17 +72,29 @@ def agreed_checkpoint(run: TrainingRun, wanted: str | Path | bool | None) -> Pat
     return checkpoint
 
 
-def _imported_if_foreign(folder: Path, run: Path) -> Path:
-    """``folder``, or one of ours in the run directory that is made of it where transformers wrote it.
+def _copied_if_foreign(folder: Path, run: Path, form: str) -> Path:
+    """``folder``, or a copy in the run directory, in our own format, where another library wrote it or its weights.
 
     Read with ``weights_only=True`` and nothing else, as ``trainwright import`` does; the original stays as it is.
     """
-    if has_manifest(folder) or not all((folder / name).is_file() for name in ("optimizer.pt", "trainer_state.json")):
+    replaced = replacement_of_weights(folder) if form == "hf" else None
+    is_foreign = not has_manifest(folder) and all(
+        (folder / n).is_file() for n in ("optimizer.pt", "trainer_state.json")
+    )
+    if replaced is None and not is_foreign:
         return folder
     target = run / "imported" / folder.name
     if has_manifest(target):
         # Of an earlier resume; it may have been made of another checkpoint of that name.
         discard(target)
+    if replaced is not None:
+        write_with_replaced_weights(folder, target)
+        logger.warning(
+            "The weights of %s were replaced since it was saved: those of %s are taken as they are, without "
+            "verification. Resuming from a copy of it, %s.",
+            *(folder, replaced, target),
+        )
+        return target
     done = import_checkpoint(folder, target)
     logger.info("%s was written by %s: resuming from a copy in our own format, %s.", folder, done.library, target)
     for note in done.notes:
@@ -104,6 +117,11 @@ def _verified(folder: Path) -> Path:
     try:
         verify(folder)
     except DamagedCheckpoint as error:
+        if replaced := replacement_of_weights(folder):
+            raise ValueError(
+                f"{error} {replaced} holds weights that somebody wrote since: with checkpoint_format='hf' they are "
+                "taken as they are, without verification."
+            ) from error
         other = newest_good(folder.parent)
         way_out = f" Resume from {other} instead, or pass True." if other else " There is no other one beside it."
         raise ValueError(f"{error}{way_out}") from error

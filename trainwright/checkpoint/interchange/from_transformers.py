@@ -47,8 +47,8 @@ _SHARDED_TRAINING = re.compile(r"(pytorch_model_fsdp|optimizer)_\d+|global_step\
 def read_transformers(folder: Path) -> Foreign:
     """Everything of ``folder`` that a resumed run needs."""
     _refuse_what_is_none(folder)
-    weights, replaced = _converted_weights(folder)
-    copies, notes = _files_to_copy(folder, replaced)
+    weights = converted_weights(folder)
+    copies, notes = _files_to_copy(folder)
     if not weights and not any(path.name in (WEIGHTS, INDEX, ADAPTER) for path in copies):
         raise UnreadableCheckpoint(f"{folder} holds no weights: neither {WEIGHTS} nor pytorch_model.bin.")
     scaler = folder / SCALER
@@ -106,11 +106,11 @@ def _random_state(folder: Path) -> tuple[Stored | None, list[str]]:
     return random_from_transformers(read_pickle(path, numpy_state_classes()), path.name), notes
 
 
-def _converted_weights(folder: Path) -> tuple[dict[str, dict[str, Tensor]], set[str]]:
-    """Weights that come as pickles, by the name they get here, and the files they replace."""
+def converted_weights(folder: Path) -> dict[str, dict[str, Tensor]]:
+    """Weights that come as pickles, by the name of the file that they get here."""
     found: dict[str, dict[str, Tensor]] = {}
     if (folder / WEIGHTS).is_file() or (folder / INDEX).is_file():
-        return found, {_BIN_INDEX}
+        return found
     for name, ours in _CONVERTED.items():
         if (folder / name).is_file() and not (folder / ours).is_file():
             found[ours] = stored_once(tensors_of(read_pickle(folder / name), name))
@@ -119,7 +119,7 @@ def _converted_weights(folder: Path) -> tuple[dict[str, dict[str, Tensor]], set[
         for shard in shard_names(folder / _BIN_INDEX):
             merged |= tensors_of(read_pickle(folder / shard), shard)
         found[WEIGHTS] = stored_once(merged)
-    return found, {_BIN_INDEX}
+    return found
 
 
 def shard_names(index: Path) -> list[str]:
@@ -134,9 +134,9 @@ def shard_names(index: Path) -> list[str]:
     return names
 
 
-def _files_to_copy(folder: Path, replaced: set[str]) -> tuple[list[Path], list[str]]:
+def _files_to_copy(folder: Path) -> tuple[list[Path], list[str]]:
     """Files that go along as they are, and a note of those that do not."""
-    read = {STATE, OPTIMIZER, SCHEDULER, SCALER, *_CONVERTED, *replaced}
+    read = {STATE, OPTIMIZER, SCHEDULER, SCALER, *_CONVERTED, _BIN_INDEX}
     shards = shard_names(folder / INDEX) if (folder / INDEX).is_file() else []
     copies: list[Path] = []
     left: list[str] = []
@@ -154,7 +154,7 @@ def _files_to_copy(folder: Path, replaced: set[str]) -> tuple[list[Path], list[s
         raise UnreadableCheckpoint(f"{folder} lacks {sorted(missing)[0]}, which {INDEX} lists.")
     for path in copies:
         if path.suffix == ".safetensors":
-            _check_header(path)
+            check_header(path)
     return copies, [f"left out: {', '.join(left)}"] if left else []
 
 
@@ -165,7 +165,8 @@ def _is_copied(path: Path) -> bool:
     return not path.is_symlink() or path.suffix == ".safetensors"
 
 
-def _check_header(path: Path) -> None:
+def check_header(path: Path) -> None:
+    """Refuse a file of weights that is cut short, or none at all."""
     try:
         with safe_open(str(path), framework="pt") as file:
             file.keys()

@@ -84,15 +84,20 @@ def _write(foreign: Foreign, target: Path) -> None:
         target=target,
         step=foreign.state.global_step,
         fill=lambda staging: _copy(foreign.copies, staging),
-        tensors={name: _chunks(parts) for name, parts in files.items()},
+        tensors={name: tensor_chunks(parts) for name, parts in files.items()},
         texts={TRAINING: lambda: _training_text(foreign, optimizer), "trainer_state.json": state.to_json},
         size=sum(t.nbytes for parts in files.values() for t in parts.values()) + _bytes_of(foreign.copies),
     )
+    write_at_once(job)
+
+
+def write_at_once(job: SaveJob) -> None:
+    """Write a checkpoint like any other, and wait for it; raises where it cannot be written."""
     events = RunEvents()
     saver = Saver(events)
     saver.save(job, background=False)
-    if saver.last_saved != target:
-        raise OSError(events.recorded[-1]["message"] if events.recorded else f"{target} could not be written.")
+    if saver.last_saved != job.target:
+        raise OSError(events.recorded[-1]["message"] if events.recorded else f"{job.target} could not be written.")
 
 
 def _training_text(foreign: Foreign, optimizer: dict[str, Any]) -> str:
@@ -110,7 +115,8 @@ def _training_text(foreign: Foreign, optimizer: dict[str, Any]) -> str:
     return json.dumps(only_json(contents), indent=2, sort_keys=True) + "\n"
 
 
-def _chunks(tensors: dict[str, Tensor]) -> Callable[[], list[Chunk]]:
+def tensor_chunks(tensors: dict[str, Tensor]) -> Callable[[], list[Chunk]]:
+    """Tensors of one file, as a :class:`SaveJob` takes them."""
     return lambda: file_chunks(tensors)
 
 
