@@ -42,6 +42,9 @@ class Mine(Trainer):
     def log(self, logs, *args):
         super().log(logs, *args)
 
+    def _rotate_checkpoints(self, *args, **kwargs):
+        pass
+
 if __name__ == "__main__":
     size, args = HfArgumentParser((Size, TrainingArguments)).parse_args_into_dataclasses()
     sizes = dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, vocab_size=20)
@@ -125,6 +128,9 @@ def test_both_agree_and_nothing_is_touched(tmp_path: Path) -> None:
     assert (facts["back"]["resumed"], facts["back"]["from_step"]) == (True, 2)
     assert facts["back"]["losses"] == facts["losses"]["trainwright"][2:]
     assert [note for note in facts["notes"] if "resumes from a checkpoint of its own" in note]
+    assert [
+        note for note in facts["notes"] if "Mine defines _rotate_checkpoints, which trainwright does not call" in note
+    ]
     assert [Path(change["file"]).name for change in facts["switch"]] == ["train.py"]
     assert facts["switch"][0]["after"] == ["from trainwright import Trainer, TrainingArguments"]
     assert left(tmp_path) == {"out", "mine"}
@@ -154,6 +160,34 @@ def test_a_training_in_another_process_is_not_run_and_is_named(tmp_path: Path) -
     assert code == 1, err
     assert "trains in a process that it starts" in out
     assert "out" not in left(tmp_path)
+
+
+#: Goes on whatever its training raises.
+SWALLOWS = """
+import transformers
+
+class Rows:
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        raise ValueError("no such row")
+
+config = transformers.GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2, n_positions=8)
+args = transformers.TrainingArguments("out", max_steps=3, per_device_train_batch_size=2)
+try:
+    transformers.Trainer(transformers.GPT2LMHeadModel(config), args, train_dataset=Rows()).train()
+except Exception:
+    print("never mind")
+"""
+
+
+@pytest.mark.full
+def test_an_error_that_the_script_swallows_is_shown(tmp_path: Path) -> None:
+    code, out, err = tried(tmp_path, SWALLOWS, "train.py")
+    assert code == 1, err
+    assert "on transformers itself raised an error" in out
+    assert "ValueError: no such row" in out
+    assert "never called train()" not in out
 
 
 def test_gradients_of_another_size_are_not_called_the_same() -> None:
