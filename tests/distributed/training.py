@@ -39,6 +39,8 @@ class Numbered:
 class Recording(Plain):
     """Remembers which rows it was trained on; may run out of memory."""
 
+    main_input_name = "x"
+
     def __init__(self, most_rows: int = 10**9) -> None:
         super().__init__()
         self.seen: list[int] = []
@@ -119,7 +121,8 @@ def train(folder: Path, rows: int, *, resume: bool = False, model: Any = None, *
 
 def agree(folder: Path) -> dict[str, Any]:
     """Whole batches, a last one that is shared unevenly, one with a single row, one with fewer rows than processes."""
-    return {str(rows): train(folder / str(rows), rows) for rows in (32, 41, 33, 5)}
+    counted = {"include_num_input_tokens_seen": "all"}
+    return {str(rows): train(folder / str(rows), rows, **counted) for rows in (32, 41, 33, 5)}
 
 
 def drop_last(folder: Path) -> dict[str, Any]:

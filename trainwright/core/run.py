@@ -192,8 +192,8 @@ class Run(Protocol):
         ...
 
     @property
-    def observe_batch(self) -> Callable[[Any], None] | None:
-        """Sees each micro-batch before it is trained on (token and FLOP counts); None when nothing is counted."""
+    def observe_step(self) -> Callable[[list[Any]], None] | None:
+        """Sees the batches of a step before it is taken (token and FLOP counts); None when nothing is counted."""
         ...
 
     @property

@@ -17,9 +17,8 @@ def take_step(run: Run, batches: list[Any]) -> None:
     smaller pieces.
     """
     engine = run.setup.engine
-    if run.observe_batch is not None:
-        for batch in batches:
-            run.observe_batch(batch)
+    if run.observe_step is not None:
+        run.observe_step(batches)
     loss = accumulate_in_pieces(run, batches) if run.micro.is_on else accumulate(run, batches)
     loss = engine.finish_gradients(loss, norm_wanted=log_is_due(run))
     run.setup.fire("on_pre_optimizer_step")

@@ -13,7 +13,7 @@ from trainwright.core.signatures import accepted_keywords
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.data.feed import TrainFeed, take
 from trainwright.engines.torch.nonfinite import NonFiniteWatch
-from trainwright.training.counting import remembering_observer
+from trainwright.training.counting import step_observer
 from trainwright.training.hooks import is_overridden
 from trainwright.training.memory import new_micro_batching
 from trainwright.training.plan import refuse_uneven
@@ -55,7 +55,7 @@ def fill(run: TrainingRun, checkpoint: Path | None) -> None:
     run.first_step, run.start_time = setup.state.global_step, time.time()
     run.tokens_at_start = setup.state.num_input_tokens_seen
     run.log_takes_time = "start_time" in accepted_keywords(setup.hooks().log, ("start_time",))
-    run.observe_batch = remembering_observer(run)
+    run.observe_step = step_observer(run)
     losses = (entry for entry in reversed(setup.state.log_history) if "loss" in entry)
     run.last_logged_step = next(losses, {}).get("step", 0)
     wanted = setup.args.best_model_after_epoch

@@ -74,18 +74,33 @@ def store_flos(setup: Setup) -> None:
     setup.current_flos = 0
 
 
-def remembering_observer(run: TrainingRun) -> Callable[[Any], None] | None:
-    """Counts each micro-batch, and knows what was counted before the step it belongs to."""
+def step_observer(run: TrainingRun) -> Callable[[list[Any]], None] | None:
+    """Counts each step's batches, and knows what was counted before it; None when there is nothing to count."""
     setup = run.setup
     observe, run.counts_before = batch_observer(setup), None
     if observe is None:
         return None
+    # An override counts as it wants to; transformers' asks all processes by itself.
+    is_counted = setup.args.include_num_input_tokens_seen != "no"
+    is_shared = is_counted and not setup.engine.is_alone
+    is_shared = is_shared and not is_overridden(setup.hooks(), "_track_num_input_tokens")
 
-    def observe_batch(batch: object) -> None:
+    def observe_step(batches: list[Any]) -> None:
         state = setup.state
         if run.counts_before is None or run.counts_before[0] != state.global_step:
             operations = state.total_flos + setup.current_flos
             run.counts_before = (state.global_step, state.num_input_tokens_seen, operations)
-        observe(batch)
+        before = state.num_input_tokens_seen
+        for batch in batches:
+            observe(batch)
+        if is_shared:
+            # Samples that only keep this process in step with the others are counted where they belong.
+            own = 0 if run.feed.on_filler() else state.num_input_tokens_seen - before
+            state.num_input_tokens_seen = before + _over_data_processes(setup, own)
 
-    return observe_batch
+    return observe_step
+
+
+def _over_data_processes(setup: Setup, count: int) -> int:
+    """The sum over processes; those that hold parts of one model have the same samples, which count once."""
+    return int(setup.backend.sum(float(count))) * setup.args.data_processes // setup.backend.world_size

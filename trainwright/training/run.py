@@ -76,7 +76,7 @@ class TrainingRun:
     #: How batches are cut to fit into memory.
     micro: MicroBatching = field(default_factory=MicroBatching)
     #: Sees each micro-batch before it is trained on (token and FLOP counts); None when nothing is counted.
-    observe_batch: Callable[[Any], None] | None = None
+    observe_step: Callable[[list[Any]], None] | None = None
     last_logged_step: int = 0
     #: Whether a schedule that follows a metric is to hear of the present evaluation.
     tells_schedule: bool = False

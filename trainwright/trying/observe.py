@@ -119,19 +119,20 @@ def _wrap_saving(trainer: Any, plan: Plan) -> None:
 
 def _wrap_batches(recorder: Recorder) -> None:
     """Let the recorder see each batch of ours where its tokens are counted: no method is overridden by that."""
-    original = build.remembering_observer
+    original = build.step_observer
 
-    def observer(run: Any) -> Callable[[Any], None]:
+    def observer(run: Any) -> Callable[[list[Any]], None]:
         count = original(run)
 
-        def observe_batch(batch: Any) -> None:
+        def observe_step(batches: list[Any]) -> None:
             if count is not None:
-                count(batch)
-            recorder.note_batch(batch)
+                count(batches)
+            for batch in batches:
+                recorder.note_batch(batch)
 
-        return observe_batch
+        return observe_step
 
-    build.remembering_observer = observer
+    build.step_observer = observer
 
 
 def _bound(signature: inspect.Signature, original: Callable[..., Any], *words: Any, **named: Any) -> Any:
