@@ -53,7 +53,8 @@ def cause_before_probing(theirs: Ran, ours: Ran, killed: Ran, difference: Differ
         return Cause(
             "not repeatable",
             "transformers itself gives other losses when the script runs twice, so step by step nothing can be "
-            "compared. Something draws numbers without a seed, or the device adds in another order each time.",
+            "compared. Something draws numbers without a seed, or the device has no way to add in the same order each "
+            "time.",
             f"{_PAGE}#not-repeatable",
         )
     step = _first_other_batch(theirs.observed, ours.observed)

@@ -42,6 +42,8 @@ def main(path: Path) -> None:
     recorder = Recorder(plan, resume_from)
     observe(recorder, theirs, ours)
     refuse_in_children(plan.folder)
+    if plan.repeatable:
+        _add_in_the_same_order()
     _note_our_warnings(recorder.facts)
     _seed()
     try:
@@ -74,6 +76,16 @@ def _note_our_warnings(facts: dict[str, Any]) -> None:
         shown(message, category, *words, **named)
 
     warnings.showwarning = show
+
+
+def _add_in_the_same_order() -> None:
+    """Ask torch for algorithms that give the same bits each time; where it has none, it warns and takes another."""
+    import torch
+
+    # cuBLAS reads it when it is first used.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.benchmark = False
 
 
 def _seed() -> None:

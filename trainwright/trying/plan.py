@@ -33,6 +33,8 @@ class Plan:
     probe: bool = False
     #: The same, with one batch a step.
     single: bool = False
+    #: Let a GPU add in the same order each time, at the cost of speed: without it no two runs have the same bits.
+    repeatable: bool = False
     #: Folders whose Python files are the user's.
     own_folders: list[str] = field(default_factory=list)
 

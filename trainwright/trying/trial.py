@@ -64,9 +64,10 @@ def run_try(request: Request, folder: Path, say: Callable[[str], None]) -> dict[
         "arguments": masked_command(request.words),
         "versions": {THEIRS: version("transformers"), OURS: __version__, "torch": version("torch")},
     }
-    processes = Processes(folder, request.timeout, fork=not _has_accelerator())
+    on_gpu = _has_accelerator()
+    processes = Processes(folder, request.timeout, fork=not on_gpu)
     try:
-        facts |= _Try(request, folder, processes, say).facts()
+        facts |= _Try(request, folder, processes, say, on_gpu=on_gpu).facts()
     except ScriptFailed as failure:
         facts |= {"agrees": False, "failed": _failure(failure.ran)}
     finally:
@@ -75,21 +76,25 @@ def run_try(request: Request, folder: Path, say: Callable[[str], None]) -> dict[
 
 
 class _Try:
-    """One try, from its first process to its last."""
+    """One try, from its first process to its last.
 
-    def __init__(self, request: Request, folder: Path, processes: Processes, say: Callable[[str], None]) -> None:
+    A GPU adds in another order each time, unless it is told not to, which makes it slower. So there everything that is
+    compared bit by bit runs in a fixed order, and speeds are taken from two runs without it.
+    """
+
+    def __init__(
+        self, request: Request, folder: Path, processes: Processes, say: Callable[[str], None], *, on_gpu: bool
+    ) -> None:
         self.request, self.folder, self.processes, self.say = request, folder, processes, say
+        self.on_gpu = on_gpu
         self._left = folder / "left-by-trainwright"
 
     def plan(self, library: str, name: str, **more: Any) -> Plan:
         script = self.request.script
         own = [str(script.resolve().parent), str(Path.cwd())]
         folder = str(self.folder / f"{name}-{library}")
-        return replace(
-            Plan(library, str(script.absolute()), self.request.words, folder, self.request.steps),
-            own_folders=own,
-            **more,
-        )
+        plan = Plan(library, str(script.absolute()), self.request.words, folder, self.request.steps)
+        return replace(replace(plan, own_folders=own, repeatable=self.on_gpu), **more)
 
     def facts(self) -> dict[str, Any]:
         self.say("1 of 4: both libraries, killed half-way")
@@ -106,10 +111,7 @@ class _Try:
         self.say("4 of 4: both resumed, and transformers from a checkpoint of trainwright")
         resumed, back = self._resume(killed), self._go_back(killed[1])
         losses = self._losses(straight, killed)
-        found = {
-            one.plan.library: speed(one, [again] if again and again.trained else [])
-            for one, again in zip(straight, resumed, strict=True)
-        }
+        found = self._speeds(straight, resumed)
         resumes = {
             whole.plan.library: resumed_like(whole, half, again)
             for whole, half, again in zip(straight, killed, resumed, strict=True)
@@ -149,6 +151,18 @@ class _Try:
         """Let transformers resume from the checkpoint that our killed run left."""
         checkpoint = newest_checkpoint(self._left) if killed.was_killed else None
         return _back(self.processes.run(self.plan(THEIRS, "back", export_from=str(checkpoint)))) if checkpoint else None
+
+    def _speeds(self, straight: list[Ran], resumed: list[Ran | None]) -> dict[str, dict[str, Any]]:
+        if not self.on_gpu:
+            # The steps of a resumed run are further ones, at another time.
+            others = [[again] if again and again.trained else [] for again in resumed]
+            return {one.plan.library: speed(one, more) for one, more in zip(straight, others, strict=True)}
+        self.say("And for speed: both once more, adding in whatever order is quickest")
+        timed = self._run_both("timed", repeatable=False)
+        for one in timed:
+            if not one.trained:
+                raise ScriptFailed(one)
+        return {one.plan.library: speed(one, []) for one in timed}
 
     def _losses(self, straight: list[Ran], killed: list[Ran]) -> dict[str, Any]:
         theirs, ours = straight
