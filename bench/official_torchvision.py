@@ -124,7 +124,10 @@ class RandomResizedCrop(OfTensors):
         height, width = image.shape[-2:]
         area = height * width * torch.empty(()).uniform_(*self.scale).item()
         form = torch.empty(()).uniform_(*self.ratio).item()
-        rows, columns = min(height, max(1, round((area / form) ** 0.5))), min(width, max(1, round((area * form) ** 0.5)))
+        rows, columns = (
+            min(height, max(1, round((area / form) ** 0.5))),
+            min(width, max(1, round((area * form) ** 0.5))),
+        )
         top, left = int(torch.randint(height - rows + 1, ())), int(torch.randint(width - columns + 1, ()))
         return resized(image[..., top : top + rows, left : left + columns], self.size, self.mode)
 

@@ -13,6 +13,8 @@ import transformers
 from PIL import Image
 
 SIDE = 32
+#: An untrained detector answers with the middle half of the image, which should hit some boxes: zeros are always equal.
+BOX = 14
 CLASSES = ["background", "cat", "dog"]
 #: The semantic segmentation script takes this for a local folder of data and for a repository with names of labels.
 STREETS = "streets"
@@ -38,8 +40,8 @@ def make(folder: Path, words: list[str], tokenizer: Any) -> None:
     stand_in = Path(__file__).with_name("official_torchvision.py").read_text()
     write(late / "late" / "torchvision" / "__init__.py", "")
     write(late / "late" / "torchvision" / "transforms" / "__init__.py", stand_in)
-    for file in ("io.py", "ops.py", "transforms/functional.py"):
-        write(late / "late" / "torchvision" / file, "from torchvision.transforms import *\n")
+    for file in ("io.py", "ops.py", "models.py", "transforms/functional.py"):
+        write(late / "late" / "torchvision" / file, "from torchvision.transforms import *\n" + UNUSED)
 
 
 def write(file: Path, text: str) -> None:
@@ -50,9 +52,17 @@ def write(file: Path, text: str) -> None:
 # ---------------------------------------------------------------------------------------------------------- models
 
 
+def _vit_config() -> Any:
+    return transformers.ViTConfig(**_SMALL, image_size=SIDE, patch_size=8, encoder_stride=8)
+
+
 def _vit() -> Any:
-    sizes = {**_SMALL, "image_size": SIDE, "patch_size": 8, "encoder_stride": 8}
-    return transformers.ViTForImageClassification(transformers.ViTConfig(**sizes))
+    return transformers.ViTForImageClassification(_vit_config())
+
+
+def _vit_masked() -> Any:
+    """A checkpoint with all of run_mim.py's weights: it sets no seed before it would draw those that are missing."""
+    return transformers.ViTForMaskedImageModeling(_vit_config())
 
 
 def _mae() -> Any:
@@ -97,7 +107,14 @@ def _maskformer() -> Any:
         mask_feature_size=32,
         num_labels=len(CLASSES),
     )
-    return transformers.MaskFormerForInstanceSegmentation(config)
+    model = transformers.MaskFormerForInstanceSegmentation(config)
+    # So that its masks cover much of the image, and hit the background: zeros are always equal.
+    for name, bias in model.named_parameters():
+        if name.endswith(("mask_projection.bias", "mask_embedder.2.0.bias")):
+            bias.data.fill_(0.15)
+        if name == "class_predictor.bias":
+            bias.data[0] = 0.5
+    return model
 
 
 def _prepared(kind: str, **options: Any) -> dict[str, Any]:
@@ -106,6 +123,7 @@ def _prepared(kind: str, **options: Any) -> dict[str, Any]:
 
 MODELS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "vit": (_vit, _prepared("ViT")),
+    "vitmim": (_vit_masked, _prepared("ViT")),
     "vitmae": (_mae, _prepared("ViT")),
     "yolos": (_yolos, _prepared("Yolos")),
     "clip": (_clip, _prepared("CLIP", do_center_crop=False)),
@@ -128,10 +146,12 @@ def _images(folder: Path, draw: random.Random, words: list[str]) -> None:
             file.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(noise.integers(0, 255, (SIDE, SIDE, 3), dtype=numpy.uint8)).save(file)
             captions.append({"image_path": str(file), "caption": " ".join(draw.choices(words, k=draw.randint(3, 12)))})
-            corners = [(draw.randrange(16), draw.randrange(16), draw.randrange(1, 3)) for _ in range(draw.randint(1, 3))]
+            corners = [
+                (draw.randrange(16), draw.randrange(16), draw.randrange(1, 3)) for _ in range(draw.randint(1, 3))
+            ]
             boxes.append({"image_id": number, "image": str(file), "width": SIDE, "height": SIDE, "objects": {
                 "bbox_id": list(range(len(corners))), "category": [kind - 1 for _, _, kind in corners],
-                "bbox": [[x, y, 12, 10] for x, y, _ in corners], "area": [120] * len(corners),
+                "bbox": [[x, y, BOX, BOX] for x, y, _ in corners], "area": [BOX * BOX] * len(corners),
             }})  # fmt: skip
             kinds, instances = _painted(corners)
             streets.append({"image": str(file), "label": _saved(kinds, file.with_name(f"{number}-kinds.png"))})
@@ -150,8 +170,8 @@ def _painted(corners: list[tuple[int, int, int]]) -> tuple[Any, Any]:
     """Return each pixel's class and number of instance; what is painted later covers what was there."""
     kinds, instances = numpy.zeros((2, SIDE, SIDE), dtype=numpy.uint8)
     for number, (x, y, kind) in enumerate(corners, 1):
-        kinds[y : y + 10, x : x + 12] = kind
-        instances[y : y + 10, x : x + 12] = number
+        kinds[y : y + BOX, x : x + BOX] = kind
+        instances[y : y + BOX, x : x + BOX] = number
     return kinds, instances
 
 
@@ -219,6 +239,14 @@ def __getattr__(name):
     if name.startswith("_"):
         raise AttributeError(name)
     return Compose
+"""
+
+#: torchmetrics imports names that it does not use here.
+UNUSED = """
+def __getattr__(name):
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return None
 """
 
 #: transformers looks for torchvision once, and would then prepare images with parts of it that the stand-in does not
