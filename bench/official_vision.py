@@ -19,8 +19,9 @@ CLASSES = ["background", "cat", "dog"]
 #: The semantic segmentation script takes this for a local folder of data and for a repository with names of labels.
 STREETS = "streets"
 
-_SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-_NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+_SMALL: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+_PATCHES: dict[str, Any] = {"image_size": SIDE, "patch_size": 8}
+_NO_DROPOUT: dict[str, Any] = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def make(folder: Path, words: list[str], tokenizer: Any) -> None:
@@ -52,57 +53,58 @@ def write(file: Path, text: str) -> None:
 # ---------------------------------------------------------------------------------------------------------- models
 
 
-def _vit_config() -> Any:
-    return transformers.ViTConfig(**_SMALL, image_size=SIDE, patch_size=8, encoder_stride=8)
+def _config(kind: str, **options: Any) -> Any:
+    """A configuration; what every one takes (num_labels, out_features) is not in the signature of its class."""
+    return getattr(transformers, f"{kind}Config")(**options)
 
 
 def _vit() -> Any:
-    return transformers.ViTForImageClassification(_vit_config())
+    config = _config("ViT", **_SMALL, **_PATCHES, encoder_stride=8)
+    return transformers.ViTForImageClassification(config)
 
 
 def _vit_masked() -> Any:
     """A checkpoint with all of run_mim.py's weights: it sets no seed before it would draw those that are missing."""
-    return transformers.ViTForMaskedImageModeling(_vit_config())
+    return transformers.ViTForMaskedImageModeling(_config("ViT", **_SMALL, **_PATCHES, encoder_stride=8))
 
 
 def _mae() -> Any:
-    decoder = {"decoder_hidden_size": 32, "decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 2}
-    sizes = {**_SMALL, **decoder, "decoder_intermediate_size": 64, "image_size": SIDE, "patch_size": 8}
-    return transformers.ViTMAEForPreTraining(transformers.ViTMAEConfig(**sizes))
+    decoder = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    sizes = {f"decoder_{name}": size for name, size in decoder.items()}
+    return transformers.ViTMAEForPreTraining(_config("ViTMAE", **_SMALL, **_PATCHES, **sizes))
 
 
 def _yolos() -> Any:
-    sizes = {**_SMALL, "image_size": [SIDE, SIDE], "patch_size": 8, "num_detection_tokens": 6}
-    return transformers.YolosForObjectDetection(transformers.YolosConfig(**sizes, **_NO_DROPOUT))
+    sizes = {"image_size": [SIDE, SIDE], "patch_size": 8, "num_detection_tokens": 6}
+    return transformers.YolosForObjectDetection(_config("Yolos", **_SMALL, **sizes, **_NO_DROPOUT))
 
 
 def _clip() -> Any:
     text = {**_SMALL, "vocab_size": 80, "max_position_embeddings": 64}
     ends = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
-    vision = {**_SMALL, "image_size": SIDE, "patch_size": 8}
-    return transformers.CLIPModel(
-        transformers.CLIPConfig(text_config=text | ends, vision_config=vision, projection_dim=16)
-    )
+    config = _config("CLIP", text_config=text | ends, vision_config=_SMALL | _PATCHES, projection_dim=16)
+    return transformers.CLIPModel(config)
 
 
 def _segformer() -> Any:
     sizes = {"depths": [1] * 4, "hidden_sizes": [8, 8, 16, 16], "num_attention_heads": [1] * 4}
     none = {"classifier_dropout_prob": 0.0, "drop_path_rate": 0.0}
-    config = transformers.SegformerConfig(**sizes, **none, decoder_hidden_size=16, num_labels=len(CLASSES))
+    config = _config("Segformer", **sizes, **none, decoder_hidden_size=16, num_labels=len(CLASSES))
     return transformers.SegformerForSemanticSegmentation(config)
 
 
 def _maskformer() -> Any:
-    swin = {"image_size": SIDE, "embed_dim": 8, "depths": [1] * 4, "num_heads": [1] * 4, "window_size": 2}
+    swin = {"embed_dim": 8, "depths": [1] * 4, "num_heads": [1] * 4, "window_size": 2, "drop_path_rate": 0.0}
     stages = [f"stage{number}" for number in range(1, 5)]
-    detr = {"d_model": 16, "num_queries": 5, "dropout": 0.0} | {
+    detr = {
         f"{part}_{what}": size
         for part in ("encoder", "decoder")
         for what, size in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 32))
     }
-    config = transformers.MaskFormerConfig(
-        backbone_config=transformers.SwinConfig(**swin, drop_path_rate=0.0, out_features=stages),
-        decoder_config=transformers.MaskFormerDetrConfig(**detr),
+    config = _config(
+        "MaskFormer",
+        backbone_config=_config("Swin", image_size=SIDE, out_features=stages, **swin),
+        decoder_config=_config("MaskFormerDetr", d_model=16, num_queries=5, dropout=0.0, **detr),
         fpn_feature_size=32,  # its group norm has 32 groups
         mask_feature_size=32,
         num_labels=len(CLASSES),
