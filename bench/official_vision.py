@@ -113,7 +113,7 @@ def _maskformer() -> Any:
     # So that its masks cover much of the image, and hit the background: zeros are always equal.
     for name, bias in model.named_parameters():
         if name.endswith(("mask_projection.bias", "mask_embedder.2.0.bias")):
-            bias.data.fill_(0.15)
+            bias.data.fill_(0.3)
         if name == "class_predictor.bias":
             bias.data[0] = 0.5
     return model
