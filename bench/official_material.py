@@ -12,7 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import official_vision  # type: ignore[missing-import]  # beside this file
 import transformers
+
+write = official_vision.write
 
 WORDS = [f"{first}{last}" for first in "bdfgklmnprst" for last in ("a", "el", "ir", "on", "um")]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -21,7 +24,6 @@ TAGS = ["O", "B-PER", "I-PER", "B-LOC"]
 
 _SMALL = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
 _NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-_VISION = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 
 
 def make(folder: Path) -> None:
@@ -31,19 +33,10 @@ def make(folder: Path) -> None:
         build().save_pretrained(folder / "models" / name)
         (_pieces() if name == "xlnet" else _tokenizer()).save_pretrained(folder / "models" / name)
     _texts(folder / "data", random.Random(1))
-    for name, (build, prepare) in VISION_MODELS.items():
-        build().save_pretrained(folder / "models" / name)
-        _write(folder / "models" / name / "preprocessor_config.json", json.dumps(prepare))
-    _images(folder / "data", random.Random(2))
+    official_vision.make(folder, WORDS, _tokenizer())
     for name, (predictions, references, body) in METRICS.items():
-        _write(folder / name / f"{name}.py", METRIC.format(predictions=predictions, references=references, body=body))
-    _write(folder / "stand_ins" / "nltk.py", NLTK)
-    _write(folder / "stand_ins" / "albumentations" / "__init__.py", ALBUMENTATIONS)
-
-
-def _write(file: Path, text: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
+        write(folder / name / f"{name}.py", METRIC.format(predictions=predictions, references=references, body=body))
+    write(folder / "stand_ins" / "nltk.py", NLTK)
 
 
 # ---------------------------------------------------------------------------------------------------------- models
@@ -105,32 +98,6 @@ def _pieces() -> Any:
     )
 
 
-def _vit() -> Any:
-    return transformers.ViTForImageClassification(
-        transformers.ViTConfig(**_VISION, image_size=32, patch_size=8, encoder_stride=8)
-    )
-
-
-def _mae() -> Any:
-    decoder = {"decoder_hidden_size": 32, "decoder_num_hidden_layers": 1, "decoder_num_attention_heads": 2}
-    sizes = {**_VISION, **decoder, "decoder_intermediate_size": 64, "image_size": 32, "patch_size": 8}
-    return transformers.ViTMAEForPreTraining(transformers.ViTMAEConfig(**sizes))
-
-
-def _yolos() -> Any:
-    sizes = {**_VISION, "image_size": [32, 32], "patch_size": 8, "num_detection_tokens": 6}
-    return transformers.YolosForObjectDetection(transformers.YolosConfig(**sizes, **_NO_DROPOUT))
-
-
-_SQUARE = {"height": 32, "width": 32}
-_RESIZED = {"image_processor_type": "ViTImageProcessor", "size": _SQUARE}
-VISION_MODELS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
-    "vit": (_vit, _RESIZED),
-    "vitmae": (_mae, _RESIZED),
-    "yolos": (_yolos, {"image_processor_type": "YolosImageProcessor", "size": _SQUARE}),
-}
-
-
 # ------------------------------------------------------------------------------------------------------------ data
 
 
@@ -141,7 +108,7 @@ def _texts(folder: Path, draw: random.Random) -> None:
         return " ".join(draw.choices(WORDS, k=draw.randint(least, most)))
 
     for split, count in (("train", 64), ("validation", 22)):
-        _write(folder / f"text-{split}.txt", "\n".join(said(10, 30) for _ in range(2 * count)))
+        write(folder / f"text-{split}.txt", "\n".join(said(10, 30) for _ in range(2 * count)))
         rows = [
             {"sentence1": said(), "sentence2": said(), "label": ["no", "maybe", "yes"][i % 3]} for i in range(count)
         ]
@@ -160,14 +127,14 @@ def _texts(folder: Path, draw: random.Random) -> None:
             folder / f"translation-{split}.json", [{"translation": {"en": said(), "fr": said()}} for _ in range(count)]
         )
         _rows(folder / f"summaries-{split}.json", [{"text": said(10, 30), "summary": said()} for _ in range(count)])
-        _write(
+        write(
             folder / f"squad-{split}.json", json.dumps({"data": [_question(str(i), said, draw) for i in range(count)]})
         )
         _xnli(folder.parent / "xnli", split, rows)
 
 
 def _rows(file: Path, rows: list[dict[str, Any]]) -> None:
-    _write(file, "\n".join(json.dumps(row) for row in rows))
+    write(file, "\n".join(json.dumps(row) for row in rows))
 
 
 def _question(name: str, said: Callable[..., str], draw: random.Random) -> dict[str, Any]:
@@ -188,42 +155,7 @@ def _xnli(folder: Path, split: str, rows: list[dict[str, Any]]) -> None:
     ]
     (folder / "en").mkdir(parents=True, exist_ok=True)
     Dataset.from_list(renamed, features=features).to_parquet(str(folder / "en" / f"{split}.parquet"))
-    _write(folder / "README.md", "---\nconfigs:\n- config_name: en\n  data_dir: en\n---\n")
-
-
-def _images(folder: Path, draw: random.Random) -> None:
-    """Noise in two colours, in folders by name; and with boxes, as the detection script wants them."""
-    import numpy
-    from PIL import Image
-
-    noise = numpy.random.default_rng(draw.randrange(1000))
-    for split, count in (("train", 48), ("validation", 22), ("test", 22)):
-        rows = []
-        for number in range(count):
-            pixels = noise.integers(0, 255, (32, 32, 3), dtype=numpy.uint8)
-            file = folder / "images" / split / ("warm", "cold")[number % 2] / f"{number}.png"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels).save(file)
-            boxes = [[draw.randrange(16), draw.randrange(16), 12, 10] for _ in range(draw.randint(1, 3))]
-            objects = {
-                "bbox_id": list(range(len(boxes))), "category": draw.choices(range(2), k=len(boxes)), "bbox": boxes,
-                "area": [120] * len(boxes),
-            }  # fmt: skip
-            rows.append({"image_id": number, "image": str(file), "width": 32, "height": 32, "objects": objects})
-        _boxes(folder / "boxes" / f"{split}-0.parquet", rows)
-
-
-def _boxes(file: Path, rows: list[dict[str, Any]]) -> None:
-    from datasets import ClassLabel, Dataset, Features, Image, List, Value
-
-    objects = {
-        "bbox_id": List(Value("int64")), "category": List(ClassLabel(names=["cat", "dog"])),
-        "bbox": List(List(Value("float32"))), "area": List(Value("int64")),
-    }  # fmt: skip
-    sizes = {name: Value("int64") for name in ("image_id", "width", "height")}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    features = Features({**sizes, "image": Image(), "objects": objects})
-    Dataset.from_list(rows, features=features).to_parquet(str(file))
+    write(folder / "README.md", "---\nconfigs:\n- config_name: en\n  data_dir: en\n---\n")
 
 
 # --------------------------------------------------------------------------------------------------------- metrics
@@ -252,6 +184,12 @@ _NUMBERS = ("Value('int64')", "Value('int64')", _EQUAL)
 _TEXTS = "[likeness(a, b if isinstance(b, str) else b[0]) for a, b in zip(predictions, references)]"
 _ANSWERS = '[likeness(a["prediction_text"], b["answers"]["text"][0]) for a, b in zip(predictions, references)]'
 
+_OVERLAP = """a, b = numpy.array(predictions), numpy.array(references)
+        found = [((a == i) & (b == i)).sum() for i in range(options["num_labels"])]
+        accuracy = numpy.array([both / max(1, (b == i).sum()) for i, both in enumerate(found)])
+        iou = numpy.array([both / max(1, ((a == i) | (b == i)).sum()) for i, both in enumerate(found)])
+        return {"mean_iou": iou.mean(), "per_category_accuracy": accuracy, "per_category_iou": iou}"""
+
 #: Name -> features of the predictions, of the references, and what is computed. Texts are compared by likeness, so that
 #: a number changes with any one of them; these are not the metrics of the same names.
 METRICS = {
@@ -272,6 +210,7 @@ METRICS = {
         "{'id': Value('string'), 'answers': Sequence({'text': Value('string'), 'answer_start': Value('int64')})}",
         f'return {{"f1": float(numpy.mean({_ANSWERS}))}}',
     ),
+    "mean_iou": ("Sequence(Sequence(Value('uint8')))", "Sequence(Sequence(Value('uint8')))", _OVERLAP),
     "rouge": ("Value('string')", "Value('string')", f'return {{"rouge1": float(numpy.mean({_TEXTS}))}}'),
     "sacrebleu": ("Value('string')", "Sequence(Value('string'))", f'return {{"score": float(numpy.mean({_TEXTS}))}}'),
 }
@@ -285,19 +224,4 @@ class data:
 
 def sent_tokenize(text):
     return text.split(". ")
-"""
-
-#: Augmentations that leave an image as it is, so that a difference is not one of their draws.
-ALBUMENTATIONS = """
-class Compose:
-    def __init__(self, *transforms, **options):
-        pass
-
-    def __call__(self, **sample):
-        return sample
-
-def __getattr__(name):
-    if name.startswith("_"):
-        raise AttributeError(name)
-    return Compose
 """

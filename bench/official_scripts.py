@@ -2,8 +2,10 @@
 
 python bench/official_scripts.py --scripts path/to/transformers/examples/pytorch
 
-Models are tiny and without dropout, data and metrics are made up, and nothing is fetched. Losses are compared at every
-step, unrounded, as `trainer_state.json` of each run has them; metrics of the evaluation after it likewise.
+Models are tiny and without dropout, data and metrics are made up, and nothing is fetched. nltk and albumentations are
+stand-ins (albumentations' leaves images as they are); so is torchvision where it is not installed. Losses are compared
+at every step, unrounded, as `trainer_state.json` of each run has them; metrics of the evaluation after it likewise, and
+the files of predictions.
 """
 
 from __future__ import annotations
@@ -22,12 +24,26 @@ from pathlib import Path
 from typing import Any
 
 import official_material  # type: ignore[missing-import]  # beside this file
+import official_vision  # type: ignore[missing-import]
 
-STEPS = 10
+#: Options of every run, before those of the case.
+ALL = (
+    "--do_train --do_eval --use_cpu --max_steps 10 --logging_steps 1 --learning_rate 1e-3 --save_strategy no"
+    " --per_device_train_batch_size 4 --per_device_eval_batch_size 4 --report_to none --disable_tqdm true"
+)
 #: A mean over other pieces is the same number to some seven digits.
 ROUNDING = 1e-6
 #: These depend on the clock, or say what was asked for.
 NOT_COMPARED = ("runtime", "per_second", "_samples", "epoch", "flos", "preparation_time")
+
+
+@dataclass(frozen=True)
+class Mend:
+    """What is replaced in the copy that is run, for both, and how the table says it."""
+
+    old: str
+    new: str
+    said: str
 
 
 @dataclass(frozen=True)
@@ -40,8 +56,9 @@ class Case:
     note: str = ""
     #: Packages that the script imports, and that not everybody has.
     needs: tuple[str, ...] = ()
-    #: What is replaced in the copy that is run, for both.
-    mends: tuple[tuple[str, str], ...] = ()
+    #: What the script, or a metric that it uses, takes from torchvision.
+    vision: str = ""
+    mends: tuple[Mend, ...] = ()
 
     @property
     def name(self) -> str:
@@ -58,22 +75,36 @@ IMAGES = "--train_dir {data}/images/train --validation_dir {data}/images/validat
 PRETRAIN = "--dataset_name {data}/images --remove_unused_columns false --label_names "
 UNDERCOUNT = "transformers counts a block's first token as a target, which GPT-2's loss does not predict"
 BY_TARGET = "`eval_loss`: mean over targets here, over batches there"
-DRAWN = "masks are drawn at random, here from other places of the generator's sequence"
-CROPPED = "images are cropped at random, here seeded by sample"
+PLACE = "drawn at random, here from another place in the generator's sequence"
+DRAWN = f"masks are {PLACE}"
+CROPPED = f"crops are {PLACE}"
+BOTH = f"crops and masks are {PLACE}"
 #: run_plm.py misspells an argument, run_fim.py takes the mean of a module: neither runs anywhere as it is.
-NAME = ("processing_classtokenizer=", "processing_class=")
-WEIGHT = (
-    "original_embeddings = model.get_input_embeddings()",
-    "original_embeddings = model.get_input_embeddings().weight",
+SPELLED = Mend("processing_classtokenizer=", "processing_class=", "`processing_class` spelled right")
+WEIGHT = Mend(
+    "original_embeddings = model.get_input_embeddings()\n",
+    "original_embeddings = model.get_input_embeddings().weight\n",
+    "the embedding's `.weight`, without which it fails anywhere",
 )
 #: The folder named xnli is that of the data.
-NAMED = ('evaluate.load("xnli"', 'evaluate.load("accuracy"')
-MASKED = (
-    "mlm_probability=data_args.mlm_probability,",
-    "mlm_probability=1, mask_replace_prob=1, random_replace_prob=0,",
+NAMED = Mend('evaluate.load("xnli"', 'evaluate.load("accuracy"', "the metric under another name")
+SEEDED = Mend(
+    "data_collator=data_collator,",
+    "data_collator=lambda rows: (set_seed(0), data_collator(rows))[1],",
+    "the collator seeded at each batch",
 )
-UNCROPPED = ("RandomResizedCrop(size),", "Resize(size),")
-UNFLIPPED = ("RandomHorizontalFlip(),", "")
+NOISE = Mend(
+    'return {"pixel_values": pixel_values}',
+    'return {"pixel_values": pixel_values, "noise": torch.arange(16.0).expand(len(examples), -1)}',
+    "the same patches masked each time",
+)
+UNFLIPPED = Mend("RandomHorizontalFlip(),", "", "no flips")
+
+
+def uncropped(arguments: str) -> Mend:
+    """Images have the right size as they are."""
+    return Mend(f"RandomResizedCrop({arguments}),", "", "no crops")
+
 
 TEXT = files("text", "txt")
 CASES = [
@@ -82,10 +113,14 @@ CASES = [
     Case("language-modeling/run_fim.py", "llama", TEXT + " --block_size 32", mends=(WEIGHT,)),
     Case("language-modeling/run_mlm.py", "bert", TEXT + " --max_seq_length 32", DRAWN),
     Case(
-        "language-modeling/run_mlm.py", "bert, all masked", TEXT + " --max_seq_length 32", BY_TARGET,
-        mends=(MASKED,),
+        "language-modeling/run_mlm.py", "bert, without draws", TEXT + " --max_seq_length 32", BY_TARGET,
+        mends=(SEEDED,),
     ),
-    Case("language-modeling/run_plm.py", "xlnet", TEXT + " --max_seq_length 32", DRAWN, mends=(NAME,)),
+    Case("language-modeling/run_plm.py", "xlnet", TEXT + " --max_seq_length 32", DRAWN, mends=(SPELLED,)),
+    Case(
+        "language-modeling/run_plm.py", "xlnet, without draws", TEXT + " --max_seq_length 32", BY_TARGET,
+        mends=(SPELLED, SEEDED),
+    ),
     Case("text-classification/run_glue.py", "bert", files("pairs") + " --max_seq_length 64" + TESTED % "pairs"),
     Case(
         "text-classification/run_classification.py", "bert",
@@ -120,27 +155,50 @@ CASES = [
         files("translation") + " --source_lang en --target_lang fr --max_target_length 12"
         + TESTED % "translation" + GENERATED, BY_TARGET,
     ),
-    Case("image-classification/run_image_classification.py", "vit", IMAGES, CROPPED, needs=("torchvision",)),
+    Case("image-classification/run_image_classification.py", "vit", IMAGES, CROPPED, vision="transforms"),
     Case(
-        "image-classification/run_image_classification.py", "vit, without crops", IMAGES, needs=("torchvision",),
-        mends=(UNCROPPED, UNFLIPPED),
+        "image-classification/run_image_classification.py", "vit, without draws", IMAGES, vision="transforms",
+        mends=(uncropped("size"), UNFLIPPED),
     ),
     Case(
-        "image-pretraining/run_mae.py", "vitmae", PRETRAIN + "pixel_values", f"{CROPPED}; {DRAWN}",
-        needs=("torchvision",),
+        "image-pretraining/run_mae.py", "vitmae", PRETRAIN + "pixel_values", BOTH,
+        vision="transforms",
     ),
-    Case("image-pretraining/run_mim.py", "vit", PRETRAIN + "bool_masked_pos", CROPPED, needs=("torchvision",)),
+    Case(
+        "image-pretraining/run_mae.py", "vitmae, without draws", PRETRAIN + "pixel_values", vision="transforms",
+        mends=(uncropped("size, scale=(0.2, 1.0), interpolation=InterpolationMode.BICUBIC"), UNFLIPPED, NOISE),
+    ),
+    Case(
+        "image-pretraining/run_mim.py", "vitmim", PRETRAIN + "bool_masked_pos --mask_patch_size 8",
+        BOTH, vision="transforms",
+    ),
+    Case(
+        "image-pretraining/run_mim.py", "vitmim, without draws", PRETRAIN + "bool_masked_pos --mask_ratio 1",
+        vision="transforms",
+        mends=(uncropped("model_args.image_size, scale=(0.67, 1.0), ratio=(3.0 / 4.0, 4.0 / 3.0)"), UNFLIPPED),
+    ),
     Case(
         "object-detection/run_object_detection.py", "yolos",
         "--dataset_name {data}/boxes --image_square_size 32 --remove_unused_columns false"
-        " --eval_do_concat_batches false --ignore_mismatched_sizes true", needs=("torchvision", "pycocotools"),
+        " --eval_do_concat_batches false --ignore_mismatched_sizes true", needs=("pycocotools",), vision="boxes",
+    ),
+    Case(
+        "contrastive-image-text/run_clip.py", "clip",
+        files("captions") + " --image_column image_path --caption_column caption --max_seq_length 16"
+        " --remove_unused_columns false", vision="transforms",
+    ),
+    Case(
+        "semantic-segmentation/run_semantic_segmentation.py", "segformer",
+        f"--dataset_name {official_vision.STREETS} --remove_unused_columns false",
+    ),
+    Case(
+        "instance-segmentation/run_instance_segmentation.py", "maskformer",
+        "--dataset_name {data}/things --image_height 32 --image_width 32 --learning_rate 1e-5",
+        needs=("pycocotools",), vision="boxes",
     ),
 ]  # fmt: skip
 #: Scripts with a Trainer that are left out, and why.
 LEFT_OUT = {
-    "run_clip.py": "reads images with torchvision's compiled operators",
-    "run_semantic_segmentation.py": "fetches the names of its labels from the Hub",
-    "run_instance_segmentation.py": "no tiny model was made for it",
     "run_audio_classification.py, run_speech_recognition_*.py": "need torchcodec and FFmpeg",
 }
 
@@ -159,23 +217,13 @@ def run(case: Case, scripts: Path, folder: Path, ours: bool) -> Outcome | str:
     output = folder / "runs" / case.name / ("ours" if ours else "theirs")
     words = [*(["-m", "trainwright", "run"] if ours else []), str(copied(case, scripts, folder))]
     words += ["--model_name_or_path", str(folder / "models" / case.model.partition(",")[0])]
-    words += ["--output_dir", str(output), *case.options.format(data=folder / "data").split()]
-    words += [
-        "--do_train",
-        "--do_eval",
-        "--use_cpu",
-        "--logging_steps",
-        "1",
-        "--learning_rate",
-        "1e-3",
-        "--report_to",
-        "none",
-    ]
-    words += f"--max_steps {STEPS} --save_strategy no --disable_tqdm true".split()
-    words += ["--per_device_train_batch_size", "4", "--per_device_eval_batch_size", "4"]
+    words += ["--output_dir", str(output), *ALL.split(), *case.options.format(data=folder / "data").split()]
     paths = [str(folder / "stand_ins"), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    if stands_in(case):
+        paths.insert(0, str(folder / "stand_in_torchvision"))
     # A cache for each: run_fim.py draws while it maps, and would draw nothing where the first run's result is found.
     environment = {"PYTHONPATH": os.pathsep.join(paths), "HF_HOME": str(output / "cache"), "HF_HUB_OFFLINE": "1"}
+    environment["HF_HUB_CACHE"] = str(folder / "hub")
     ended = subprocess.run(
         [sys.executable, *words], cwd=folder, env=os.environ | environment, capture_output=True, text=True, check=False
     )
@@ -186,14 +234,20 @@ def run(case: Case, scripts: Path, folder: Path, ours: bool) -> Outcome | str:
     return outcome(output)
 
 
+def stands_in(case: Case) -> bool:
+    """Whether the case gets bench/official_torchvision.py, because torchvision is not installed."""
+    return bool(case.vision) and importlib.util.find_spec("torchvision") is None
+
+
 def copied(case: Case, scripts: Path, folder: Path) -> Path:
     """The script in the temporary folder, among the files that it imports, with the case's mends."""
     place = folder / "scripts" / case.name
     shutil.copytree((scripts / case.script).parent, place, dirs_exist_ok=True)
     script = place / Path(case.script).name
     text = script.read_text()
-    for old, new in case.mends:
-        text = text.replace(old, new)
+    for mend in case.mends:
+        assert mend.old in text, f"{case.script} has changed: it has no {mend.old!r}"
+        text = text.replace(mend.old, mend.new)
     script.write_text(text)
     return script
 
@@ -227,11 +281,14 @@ def row(case: Case, theirs: Outcome | str, ours: Outcome | str) -> str:
     largest = max(difference(theirs.losses[step], ours.losses[step]) for step in ours.losses)
     unequal = unequal_metrics(theirs, ours)
     said = [f"`{key}` {a:.6g}, here {b:.6g}" for key, (a, b) in unequal.items()]
-    said += [name for name in ours.predictions if ours.predictions[name] != theirs.predictions.get(name)]
-    equal = "; ".join(said) or f"yes ({len(ours.metrics)})"
+    written = sorted(theirs.predictions.keys() | ours.predictions.keys())
+    said += [name for name in written if ours.predictions.get(name) != theirs.predictions.get(name)]
+    equal = "; ".join(said) or f"yes ({len(ours.metrics)}{', predictions' if written else ''})"
     notes = [case.note] if case.note and (largest > 0 or said) else []
+    if stands_in(case):
+        notes.append(f"with a stand-in for torchvision's {case.vision}")
     if case.mends:
-        notes.append("a copy with " + " and ".join(f"`{new}`" if new else "no flips" for _, new in case.mends))
+        notes.append("a copy with " + ", ".join(mend.said for mend in case.mends))
     return f"| {case.name} | {shown(theirs)} | {shown(ours)} | {largest:.1e} | {equal} | {'; '.join(notes)} |"
 
 
