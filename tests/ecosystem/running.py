@@ -15,7 +15,7 @@ from typing import Any
 
 SCRIPTS = Path(__file__).parent / "scripts"
 #: What no two runs have in common.
-CLOCK = ("runtime", "per_second", "time")
+CLOCK = ("runtime", "per_sec", "time")
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,8 @@ def data(case: str, folder: Path) -> dict[str, Any]:
 
 
 found, arguments = given()
-model = language_model(found.output).config.name_or_path
+# The second is of the head that its reward models get.
+model = language_model(found.output, summary_dropout_prob=0.0).config.name_or_path
 tokenizer().save_pretrained(model)
 stage, _, variant = found.case.partition("-")
 arguments |= {
@@ -61,8 +62,6 @@ if variant == "lora":
     arguments |= {"finetuning_type": "lora", "lora_rank": 4, "lora_target": "all", "lora_dropout": 0.0}
 if variant in ("orpo", "simpo"):
     arguments |= {"pref_loss": variant}
-if variant == "generate":
-    arguments |= {"predict_with_generate": True, "max_new_tokens": 4}
 record_every_training()
 
 from llamafactory.train.tuner import run_exp  # noqa: E402 - once the door to it is prepared
