@@ -170,7 +170,7 @@ class Face:
 
     @property
     def model_accepts_loss_kwargs(self) -> bool:
-        """Whether the loss is divided by ``num_items_in_batch``; a subclass may set it to False where its own is not."""
+        """Whether the loss is divided by ``num_items_in_batch``; a subclass sets it to False where its own is not."""
         return self._setup.model_accepts_loss_kwargs
 
     @model_accepts_loss_kwargs.setter
