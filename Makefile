@@ -78,10 +78,15 @@ test-mindspore: .venv-mindspore/ready  ## the tests of engine="mindspore", in .v
 	.venv-ecosystem/bin/pip install --quiet --disable-pip-version-check --upgrade pip
 	.venv-ecosystem/bin/pip install --quiet --disable-pip-version-check $(CONSTRAIN) torch
 	.venv-ecosystem/bin/pip install --quiet --disable-pip-version-check $(CONSTRAIN) -e '.[hf,lora]' --group ecosystem
+# These pin older versions of everything: themselves alone, each with the TRL that it was written for beside it.
+	.venv-ecosystem/bin/pip install --quiet --disable-pip-version-check --no-deps axolotl==0.19.0 llamafactory==0.9.5 torchdata modelscope
+	.venv-ecosystem/bin/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .venv-ecosystem/with-axolotl trl==1.9.0
+	.venv-ecosystem/bin/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target .venv-ecosystem/with-llamafactory trl==0.24.0
 	@touch $@
 
-test-ecosystem: .venv-ecosystem/ready  ## TRL, sentence-transformers, SetFit, PEFT on our Trainer; writes docs/libraries.md
-	.venv-ecosystem/bin/pytest -n 2 -m ecosystem tests/ecosystem
+# REPOSITORIES=folder with checkouts named stanford_alpaca and LLaVA, which are not on PyPI
+test-ecosystem: .venv-ecosystem/ready  ## TRL, sentence-transformers, axolotl, LLaMA-Factory, ... on our Trainer; writes docs/libraries.md
+	REPOSITORIES='$(REPOSITORIES)' .venv-ecosystem/bin/pytest -n 2 -m ecosystem tests/ecosystem
 
 bench: $(VENV)/dev  ## measure; results belong into bench/RESULTS.md
 	$(BIN)/python bench/correctness.py

@@ -15,7 +15,9 @@ from typing import Any
 
 SCRIPTS = Path(__file__).parent / "scripts"
 #: What no two runs have in common.
-CLOCK = ("runtime", "per_second", "time")
+CLOCK = ("runtime", "per_sec", "time")
+#: Libraries that were written for an older TRL than the one we try: it lies in a folder of the environment (Makefile).
+OWN_TRL = ("axolotl", "llamafactory")
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ def command(case: Case, output: Path, *, underneath: bool, processes: int = 1, r
 def run(case: Case, output: Path, *, underneath: bool = True, processes: int = 1, resume: Path | None = None) -> Ran:
     """Train to the end, and read what came out."""
     words = command(case, output, underneath=underneath, processes=processes, resume=resume)
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=170, env=_environment())
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=170, env=_environment(case))
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads((output / "record.json").read_text())
     log = [{k: v for k, v in entry.items() if not any(word in k for word in CLOCK)} for entry in found["log"]]
@@ -80,7 +82,7 @@ def run(case: Case, output: Path, *, underneath: bool = True, processes: int = 1
 def stop(case: Case, output: Path, with_signal: signal.Signals, after: str) -> int:
     """Begin to train, send a signal once the folder ``after`` is there, and return the exit code."""
     words = command(case, output, underneath=True)
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_environment())
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=_environment(case))
     end = time.monotonic() + 120
     while not (output / after).exists():
         assert process.poll() is None, "it ended before it was stopped"
@@ -90,10 +92,14 @@ def stop(case: Case, output: Path, with_signal: signal.Signals, after: str) -> i
     return process.wait(60)
 
 
-def _environment() -> dict[str, str]:
-    return os.environ | {
+def _environment(case: Case) -> dict[str, str]:
+    found = os.environ | {
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        "TRL_EXPERIMENTAL_SILENCE": "1",
     }
+    if case.script in OWN_TRL:
+        found["PYTHONPATH"] = str(Path(sys.prefix) / f"with-{case.script}")
+    return found

@@ -67,6 +67,53 @@ def test_a_loss_that_says_how_it_is_scaled_gives_transformers_gradient(
     assert ours == pytest.approx(theirs, rel=1e-5)
 
 
+class UnevenWords(nn.Module):
+    """Counts targets by labels that are not -100, of which batches have more or fewer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, labels: Any = None, **kwargs: Any) -> dict[str, Tensor]:
+        return {"logits": self.layer(x)}
+
+
+def uneven_norm(library: Any, folder: Path, says: bool | None) -> float:
+    """The gradient norm of two batches with one target and four, whose loss is a mean over something else."""
+
+    class PerPair(library.Trainer):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            if says is not None:
+                self.model_accepts_loss_kwargs = says
+
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch: Any = None):
+            assert says is None or num_items_in_batch is None
+            return model(inputs["x"])["logits"].square().mean()
+
+    numbers = torch.Generator().manual_seed(0)
+    labels = [1, -100, -100, -100, 1, 1, 1, 1]
+    rows = [{"x": torch.randn(4, generator=numbers), "labels": torch.tensor(label)} for label in labels]
+    args = library.TrainingArguments(
+        str(folder), max_steps=1, per_device_train_batch_size=4, gradient_accumulation_steps=2, logging_steps=1,
+        use_cpu=True, report_to="none", disable_tqdm=True, save_strategy="no", max_grad_norm=1e9,
+        train_sampling_strategy="sequential",
+    )  # fmt: skip
+    torch.manual_seed(0)
+    trainer: Any = PerPair(UnevenWords(), args, train_dataset=rows)
+    trainer.train()
+    return float(trainer.state.log_history[0]["grad_norm"])
+
+
+def test_a_loss_that_says_it_counts_no_items_weighs_each_batch_the_same(tmp_path: Path) -> None:
+    """As DPO and reward trainers did before ``loss_is_scaled_for_ga``: their loss is a mean over pairs, not words."""
+    ours, theirs = (
+        uneven_norm(library, tmp_path / library.__name__, says=False) for library in (trainwright, transformers)
+    )
+    assert ours == pytest.approx(theirs, rel=1e-5)
+    assert uneven_norm(trainwright, tmp_path / "unsaid", says=None) != pytest.approx(theirs, rel=1e-2)
+
+
 # ---- loaders that subclasses copy or change
 
 

@@ -4,18 +4,22 @@ exact.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, MutableMapping
 from typing import Any
 
 from trainwright.config.origin import library_of
 
 #: Library -> attributes of its Trainers that change while they train: rollouts, counters, metrics until the next log.
-#: Of TRL as of 1.16; one that another version does not have is passed over.
+#: Of TRL from 0.24 to 1.16, and of those that build on it; one that another version does not have is passed over.
 KEPT = {
+    "axolotl": ("_stored_metrics",),
+    "llamafactory": ("_stored_metrics",),
     "trl": (
         "_step",
         "_buffered_inputs",
         "_metrics",
+        "_stored_metrics",
         "_total_train_tokens",
         "_pending_metrics",
         "_entropy_window_stats",
@@ -30,8 +34,8 @@ _OF_ONE_PROCESS = ("_buffered_inputs", "_entropy_window_stats")
 def kept_names(trainer: object) -> Iterator[str]:
     """Names of what ``trainer``'s library keeps, as far as it has them."""
     libraries = {library_of(kind) for kind in type(trainer).__mro__}
-    for library in sorted(libraries & KEPT.keys()):
-        yield from (name for name in KEPT[library] if name in vars(trainer))
+    names = {name: None for library in sorted(libraries & KEPT.keys()) for name in KEPT[library]}
+    yield from (name for name in names if name in vars(trainer))
 
 
 def state_of(trainer: object, *, alone: bool) -> dict[str, Any]:
@@ -83,6 +87,9 @@ def _fill(present: MutableMapping[Any, Any], saved: dict[Any, Any]) -> None:
     for key in [key for key in present if key not in saved]:
         del present[key]
     for key, value in saved.items():
+        if isinstance(present, defaultdict) and isinstance(value, dict):
+            # Made as it makes them, so that what it holds may grow by new names too.
+            present[key]
         if isinstance(present.get(key), MutableMapping):
             _fill(present[key], value)
         else:

@@ -24,6 +24,11 @@ class TrainingArguments(arguments.TrainingArguments):
 
     has_accelerate_state = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Libraries log through accelerate, which wants its state, before they build the Trainer.
+        _accelerate_state(self)
+
     @property
     def distributed_state(self) -> Any:
         """accelerate's ``PartialState``, where accelerate is installed."""

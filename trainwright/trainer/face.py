@@ -26,7 +26,7 @@ from trainwright.training.memory import micro_batch_size
 from trainwright.training.recipe import final_epoch, recipe_epochs
 from trainwright.training.run import TrainingRun
 from trainwright.training.setup import Setup
-from trainwright.training.step import take_loss_function
+from trainwright.training.step import take_loss_function, take_loss_kwargs
 
 
 class FromSetup:
@@ -101,7 +101,6 @@ class Face:
     _signature_columns: list[str] | None = FromSetup("signature_columns")  # type: ignore[assignment]
     can_return_loss: bool = FromSetup()  # type: ignore[assignment]
     label_smoother: float | None = FromSetup()  # type: ignore[assignment]
-    model_accepts_loss_kwargs: bool = FromSetup()  # type: ignore[assignment]
     current_gradient_accumulation_steps: int = FromSetup()  # type: ignore[assignment]
     current_flos: float = FromSetup()  # type: ignore[assignment]
     modifiers: list[Modifier] = FromSetup()  # type: ignore[assignment]
@@ -168,6 +167,15 @@ class Face:
     @compute_loss_func.setter
     def compute_loss_func(self, function: Callable[..., Tensor] | None) -> None:
         take_loss_function(self._setup, function)
+
+    @property
+    def model_accepts_loss_kwargs(self) -> bool:
+        """Whether the loss is divided by ``num_items_in_batch``; a subclass sets it to False where its own is not."""
+        return self._setup.model_accepts_loss_kwargs
+
+    @model_accepts_loss_kwargs.setter
+    def model_accepts_loss_kwargs(self, accepts: bool) -> None:
+        take_loss_kwargs(self._setup, accepts)
 
     @property
     def strategy(self) -> Weights:

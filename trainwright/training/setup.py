@@ -110,6 +110,8 @@ class Setup:
     can_return_loss: bool = False
     label_smoother: float | None = None
     model_accepts_loss_kwargs: bool = False
+    #: What a subclass has said of it, which counts more than the model's signature.
+    loss_kwargs_by_subclass: bool | None = None
 
     #: The processes that take part, and what computes.
     backend: Backend = _LATER

@@ -39,7 +39,8 @@ def learn_signatures(setup: Setup, model: nn.Module) -> None:
     if smoothing and getattr(getattr(inner, "config", None), "problem_type", None) == "multi_label_classification":
         raise ValueError("label_smoothing_factor does not fit multi-label classification: set it to 0.")
     setup.label_smoother = smoothing or None
-    setup.model_accepts_loss_kwargs = "num_items_in_batch" in forward_parameters(inner)
+    said, takes_count = setup.loss_kwargs_by_subclass, "num_items_in_batch" in forward_parameters(inner)
+    setup.model_accepts_loss_kwargs = takes_count if said is None else said
     counter = TargetCounter(model)
     setup.calling = Calling(
         target_counter=counter,
@@ -61,13 +62,20 @@ def take_loss_function(setup: Setup, function: Callable[..., Tensor] | None) -> 
         setup.calling = replace(setup.calling, **_calling_of_the_loss(setup, base_model(setup.model)))
 
 
+def take_loss_kwargs(setup: Setup, accepts: bool) -> None:
+    """Let a subclass say whether its loss counts items, whatever the model's signature says."""
+    setup.model_accepts_loss_kwargs = setup.loss_kwargs_by_subclass = accepts
+    if isinstance(setup.calling, Calling):
+        setup.calling = replace(setup.calling, **_calling_of_the_loss(setup, base_model(setup.model)))
+
+
 def _calling_of_the_loss(setup: Setup, inner: nn.Module) -> dict[str, Any]:
     """Those fields of :class:`Calling` that depend on who computes the loss."""
     function, takes_labels = setup.compute_loss_func, takes_keyword(forward_parameters(inner), "labels")
-    is_own = is_overridden(setup.hooks(), "compute_loss")
+    is_own, counts = is_overridden(setup.hooks(), "compute_loss"), setup.loss_kwargs_by_subclass is not False
     return {
         "loss_outside_model": bool(function or setup.args.label_smoothing_factor or not takes_labels),
-        "wants_count": bool(function or setup.model_accepts_loss_kwargs or is_own),
+        "wants_count": bool(function) or (counts and (setup.model_accepts_loss_kwargs or is_own)),
         "loss_function_takes_count": function is not None
         and bool(accepted_keywords(function, ("num_items_in_batch",))),
     }
@@ -144,8 +152,9 @@ def training_step(setup: Setup, model: nn.Module, inputs: Any, num_items_in_batc
     hooks = setup.hooks()
     portion = setup.portion or Portion(hooks.count_targets(inputs), 1.0, num_items_in_batch, 1)
     targets, weight = portion.targets, portion.weight
-    if hooks.loss_is_scaled_for_ga is not None:
-        targets, weight = portion.step_targets, weight_by_subclass(setup, portion, scaled=hooks.loss_is_scaled_for_ga)
+    scaled = loss_is_scaled(setup)
+    if scaled is not None:
+        targets, weight = portion.step_targets, weight_by_subclass(setup, portion, scaled=scaled)
     if not setup.calling.wants_count:
         targets = None
     inputs = hooks._prepare_inputs(inputs)
@@ -167,6 +176,17 @@ def training_step(setup: Setup, model: nn.Module, inputs: Any, num_items_in_batc
         loss = torch.where(weight > 0, loss * weight, 0.0)
     setup.engine.backward(loss)
     return loss.detach()
+
+
+def loss_is_scaled(setup: Setup) -> bool | None:
+    """What a subclass says of its loss; None where it says nothing, and batches are weighted by their targets.
+
+    ``model_accepts_loss_kwargs = False`` is how it was said before ``loss_is_scaled_for_ga``: a mean over something of
+    its own (pairs, say), where the number of words in a batch means nothing.
+    """
+    scaled = setup.hooks().loss_is_scaled_for_ga
+    counts_no_items = setup.loss_kwargs_by_subclass is False and setup.compute_loss_func is None
+    return False if scaled is None and counts_no_items else scaled
 
 
 def weight_by_subclass(setup: Setup, portion: Portion, *, scaled: bool) -> Any:

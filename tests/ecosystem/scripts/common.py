@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
+import importlib.machinery
+import inspect
 import json
 import os
 import random
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -19,6 +24,7 @@ from transformers import (
     LlamaForCausalLM,
     LlamaForSequenceClassification,
     PreTrainedTokenizerFast,
+    Trainer,
 )
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "<s>", "</s>", "user", "assistant"]
@@ -77,6 +83,25 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return found
 
 
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """One that knows every text, and begins with ``<s>`` as Llama's does: for scripts that count on both."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    inner = Tokenizer(models.BPE({word: n for n, word in enumerate(SPECIAL[:7] + alphabet)}, merges=[]))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    inner.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", SPECIAL.index("<s>"))]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=inner,
+        pad_token="[PAD]",
+        unk_token="[UNK]",
+        bos_token="<s>",
+        eos_token="</s>",
+        model_max_length=512,
+    )
+
+
 LLAMA = {
     "vocab_size": 64,
     "hidden_size": 32,
@@ -90,11 +115,11 @@ LLAMA = {
 }
 
 
-def language_model(folder: str) -> LlamaForCausalLM:
+def language_model(folder: str, **changes: Any) -> LlamaForCausalLM:
     """Loaded from a folder, as TRL wants models to have a name."""
     torch.manual_seed(0)
     path = Path(folder) / f"llama-{os.environ.get('RANK', '0')}"
-    LlamaForCausalLM(LlamaConfig(**LLAMA)).save_pretrained(path)
+    LlamaForCausalLM(LlamaConfig(**(LLAMA | changes))).save_pretrained(path)
     return LlamaForCausalLM.from_pretrained(path)
 
 
@@ -132,3 +157,51 @@ def record(trainer: Any) -> None:
     kinds = [f"{kind.__module__}.{kind.__name__}" for kind in type(trainer).__mro__]
     found = {"log": trainer.state.log_history, "weights": digest.hexdigest(), "kinds": kinds}
     Path(trainer.args.output_dir, "record.json").write_text(json.dumps(found))
+
+
+def repository(name: str) -> Path:
+    """A checkout of code that is not on PyPI, below the folder that `make test-ecosystem REPOSITORIES=` names."""
+    return Path(os.environ["REPOSITORIES"]) / name
+
+
+def words(arguments: dict[str, Any]) -> list[str]:
+    """The same arguments as a script's command line has them."""
+    return [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
+
+
+def record_every_training(resume: Any = None) -> None:
+    """For scripts that keep their Trainer to themselves: what it did is recorded when ``train`` returns.
+
+    ``resume`` is for those that have no way to ask for one.
+    """
+    inner = Trainer.train
+
+    @functools.wraps(inner)
+    def train(self: Any, resume_from_checkpoint: Any = None, **kwargs: Any) -> Any:
+        output = inner(self, resume_from_checkpoint=resume_from_checkpoint or resume, **kwargs)
+        record(self)
+        return output
+
+    Trainer.train = train
+
+
+def take_the_older_name() -> None:
+    """Let transformers' own Trainer take ``tokenizer=``, which it calls ``processing_class`` today; ours takes both."""
+    inner = Trainer.__init__
+    if "tokenizer" in inspect.signature(inner).parameters:
+        return
+
+    @functools.wraps(inner)
+    def begin(self: Any, *args: Any, tokenizer: Any = None, **kwargs: Any) -> None:
+        inner(self, *args, **(kwargs if tokenizer is None else kwargs | {"processing_class": tokenizer}))
+
+    Trainer.__init__ = begin
+
+
+def stand_in(name: str, **attributes: Any) -> None:
+    """An empty module for one that a script imports at its top, and that this training never uses."""
+    module = ModuleType(name)
+    module.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    module.__path__ = []
+    vars(module).update(attributes)
+    sys.modules[name] = module
