@@ -19,6 +19,7 @@ from trainwright.trying.plan import Plan, kill_at, save_every
 from trainwright.trying.running import Ran
 from trainwright.trying.safety import _only_reads, environment
 from trainwright.trying.switch import changes_in
+from trainwright.trying.trial import Request, ScriptFailed, _Try
 
 DATA = """
 import random
@@ -188,6 +189,33 @@ def test_an_error_that_the_script_swallows_is_shown(tmp_path: Path) -> None:
     assert "on transformers itself raised an error" in out
     assert "ValueError: no such row" in out
     assert "never called train()" not in out
+
+
+class Pretended:
+    """Runs nothing: on this GPU the model trains only where the order of additions may change."""
+
+    def __init__(self) -> None:
+        self.plans: list[Plan] = []
+
+    def run(self, plan: Plan) -> Ran:
+        self.plans.append(plan)
+        facts = {"outcome": "killed"} if not plan.repeatable else {"outcome": "failed", "traceback": REFUSAL}
+        return Ran(plan, -9, False, facts)
+
+
+REFUSAL = "RuntimeError: cumsum_cuda_kernel does not have a deterministic implementation, but you set ..."
+
+
+def test_a_model_without_a_fixed_order_on_its_gpu_is_run_without(tmp_path: Path) -> None:
+    processes: Any = Pretended()
+    one = _Try(Request(tmp_path / "train.py", [], 5, 9.0), tmp_path, processes, lambda line: None, on_gpu=True)
+    with pytest.raises(ScriptFailed):
+        # The pretended runs do not train; here it is about how they are asked to.
+        one.facts()
+    asked = [(plan.library, plan.repeatable) for plan in processes.plans]
+    assert asked[:2] == [("transformers", True), ("trainwright", True)]
+    assert {repeatable for _, repeatable in asked[2:]} == {False}
+    assert any("no deterministic form" in note for note in one._notes([ran([1.0], steps=5)] * 2))
 
 
 def test_gradients_of_another_size_are_not_called_the_same() -> None:

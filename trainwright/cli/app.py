@@ -70,7 +70,9 @@ def _trusts_code(words: list[str]) -> bool:
 
 
 def _say_stopped(reason: str) -> None:
-    typer.echo(f"Stopped by {reason}: run the same command again to go on.", err=True)
+    # A try keeps nothing that another could go on from.
+    rest = "." if sys.argv[1:2] == ["try"] else ": run the same command again to go on."
+    typer.echo(f"Stopped by {reason}{rest}", err=True)
 
 
 def _show_version(wanted: bool) -> None:

@@ -79,12 +79,15 @@ def _note_our_warnings(facts: dict[str, Any]) -> None:
 
 
 def _add_in_the_same_order() -> None:
-    """Ask torch for algorithms that give the same bits each time; where it has none, it warns and takes another."""
+    """Ask torch for algorithms that give the same bits each time; an operation without one raises an error.
+
+    With ``warn_only=True`` it would not: the backward pass of attention then adds as it likes.
+    """
     import torch
 
     # cuBLAS reads it when it is first used.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.benchmark = False
 
 

@@ -87,6 +87,8 @@ class _Try:
     ) -> None:
         self.request, self.folder, self.processes, self.say = request, folder, processes, say
         self.on_gpu = on_gpu
+        #: Whether runs add in a fixed order; a model that cannot is found out by the first of them.
+        self.repeatable = on_gpu
         self._left = folder / "left-by-trainwright"
 
     def plan(self, library: str, name: str, **more: Any) -> Plan:
@@ -94,11 +96,14 @@ class _Try:
         own = [str(script.resolve().parent), str(Path.cwd())]
         folder = str(self.folder / f"{name}-{library}")
         plan = Plan(library, str(script.absolute()), self.request.words, folder, self.request.steps)
-        return replace(replace(plan, own_folders=own, repeatable=self.on_gpu), **more)
+        return replace(replace(plan, own_folders=own, repeatable=self.repeatable), **more)
 
     def facts(self) -> dict[str, Any]:
         self.say("1 of 4: both libraries, killed half-way")
         killed = self._run_both("killed", killed=True)
+        if self.repeatable and any(_has_no_fixed_order(one) for one in killed):
+            self.repeatable = False
+            killed = self._run_both("killed-again", killed=True)
         for one in killed:
             if not (one.was_killed or one.trained):
                 raise ScriptFailed(one)
@@ -126,10 +131,16 @@ class _Try:
             "speed": {**found, "noisy": is_noisy(*found.values()), "within_noise": within_noise(*found.values())},
             "resume": resumes,
             "back": back,
-            "notes": [*_notes(self.request, straight[0].observed), *straight[1].observed.get("warnings", [])],
+            "notes": self._notes(straight),
             "switch": [asdict(change) for change in switch_lines(straight[0].observed.get("files", []))],
             "agrees": agrees,
         }
+
+    def _notes(self, straight: list[Ran]) -> list[str]:
+        notes = _notes(self.request, straight[0].observed)
+        if self.on_gpu and not self.repeatable:
+            notes.append("An operation of this model has no deterministic form on this GPU: no two runs are the same.")
+        return [*notes, *straight[1].observed.get("warnings", [])]
 
     def _run_both(self, name: str, **more: Any) -> list[Ran]:
         return [self.processes.run(self.plan(library, name, **more)) for library in (THEIRS, OURS)]
@@ -153,7 +164,7 @@ class _Try:
         return _back(self.processes.run(self.plan(THEIRS, "back", export_from=str(checkpoint)))) if checkpoint else None
 
     def _speeds(self, straight: list[Ran], resumed: list[Ran | None]) -> dict[str, dict[str, Any]]:
-        if not self.on_gpu:
+        if not self.repeatable:
             # The steps of a resumed run are further ones, at another time.
             others = [[again] if again and again.trained else [] for again in resumed]
             return {one.plan.library: speed(one, more) for one, more in zip(straight, others, strict=True)}
@@ -191,6 +202,11 @@ class _Try:
         if cause is None and ours.observed["accumulation"] > 1:
             cause = cause_from_single_batches(ours, *self._run_both("single", probe=True, single=True, steps=steps))
         return cause or unknown(*probes)
+
+
+def _has_no_fixed_order(ran: Ran) -> bool:
+    """Return True where a run ended because torch has no deterministic form of something it needs."""
+    return not ran.trained and "deterministic" in str(ran.observed.get("traceback", ""))
 
 
 def _back(back: Ran) -> dict[str, Any]:
