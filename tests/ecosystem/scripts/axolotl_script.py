@@ -65,9 +65,11 @@ def supervised(case: str, folder: str, arguments: dict[str, Any], resume: Any) -
             "weight_decay": 0.1,
             "include_tkps": True,
         }
+    # First: once the arguments have brought the processes together, only one of them writes models.
+    model = language_model(folder)
     args = training_args.AxolotlTrainingArguments(**arguments)
     return base.AxolotlTrainer(
-        model=language_model(folder),
+        model=model,
         args=args,
         data_collator=collator,
         eval_data_collator=DataCollatorForSeq2Seq(tokenizer(), padding=True),
