@@ -72,10 +72,12 @@ def take_loss_kwargs(setup: Setup, accepts: bool) -> None:
 def _calling_of_the_loss(setup: Setup, inner: nn.Module) -> dict[str, Any]:
     """Those fields of :class:`Calling` that depend on who computes the loss."""
     function, takes_labels = setup.compute_loss_func, takes_keyword(forward_parameters(inner), "labels")
-    is_own, counts = is_overridden(setup.hooks(), "compute_loss"), setup.loss_kwargs_by_subclass is not False
+    is_own = is_overridden(setup.hooks(), "compute_loss")
+    counts_no_items = setup.loss_kwargs_by_subclass is False and function is None
     return {
         "loss_outside_model": bool(function or setup.args.label_smoothing_factor or not takes_labels),
-        "wants_count": bool(function) or (counts and (setup.model_accepts_loss_kwargs or is_own)),
+        "wants_count": not counts_no_items and bool(function or setup.model_accepts_loss_kwargs or is_own),
+        "counts_no_items": counts_no_items,
         "loss_function_takes_count": function is not None
         and bool(accepted_keywords(function, ("num_items_in_batch",))),
     }
@@ -152,7 +154,9 @@ def training_step(setup: Setup, model: nn.Module, inputs: Any, num_items_in_batc
     hooks = setup.hooks()
     portion = setup.portion or Portion(hooks.count_targets(inputs), 1.0, num_items_in_batch, 1)
     targets, weight = portion.targets, portion.weight
-    scaled = loss_is_scaled(setup)
+    scaled = hooks.loss_is_scaled_for_ga
+    if scaled is None and setup.calling.counts_no_items:
+        scaled = False
     if scaled is not None:
         targets, weight = portion.step_targets, weight_by_subclass(setup, portion, scaled=scaled)
     if not setup.calling.wants_count:
@@ -176,17 +180,6 @@ def training_step(setup: Setup, model: nn.Module, inputs: Any, num_items_in_batc
         loss = torch.where(weight > 0, loss * weight, 0.0)
     setup.engine.backward(loss)
     return loss.detach()
-
-
-def loss_is_scaled(setup: Setup) -> bool | None:
-    """What a subclass says of its loss; None where it says nothing, and batches are weighted by their targets.
-
-    ``model_accepts_loss_kwargs = False`` is how it was said before ``loss_is_scaled_for_ga``: a mean over something of
-    its own (pairs, say), where the number of words in a batch means nothing.
-    """
-    scaled = setup.hooks().loss_is_scaled_for_ga
-    counts_no_items = setup.loss_kwargs_by_subclass is False and setup.compute_loss_func is None
-    return False if scaled is None and counts_no_items else scaled
 
 
 def weight_by_subclass(setup: Setup, portion: Portion, *, scaled: bool) -> Any:
