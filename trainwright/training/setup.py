@@ -47,9 +47,6 @@ class Calling:
     prepares_each_input: bool
     autocast_is_own: bool
     loss_function_takes_count: bool
-    #: A subclass said ``model_accepts_loss_kwargs = False``, as one did before ``loss_is_scaled_for_ga``: its loss is a
-    #: mean over something of its own (pairs, say), where the number of words in a batch means nothing.
-    counts_no_items: bool
     #: What an override of ``compute_loss`` expects ``num_items_in_batch`` to be multiplied by.
     count_factor: int
 

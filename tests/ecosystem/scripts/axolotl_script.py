@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any
 
@@ -105,6 +106,8 @@ def build(case: str, folder: str, arguments: dict[str, Any], resume: Any) -> Any
     )
 
 
+# It begins accelerate anew without saying that there is no GPU: without this each of two processes trains alone.
+os.environ["ACCELERATE_USE_CPU"] = "true"
 found, arguments = given()
 arguments = {"gradient_accumulation_steps": 1, "bf16": False, "gradient_checkpointing": False, **arguments}
 trainer = build(found.case, found.output, arguments, found.resume)
