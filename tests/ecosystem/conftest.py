@@ -89,5 +89,7 @@ def table(rows: Rows) -> str:
     lines = [f"| library | training | {' | '.join(COLUMNS.values())} |", "|---" * (len(COLUMNS) + 2) + "|"]
     for (_, training), (library, cells) in rows.items():
         lines.append(f"| {library} | {training} | {' | '.join(cells[column] for column in COLUMNS.values())} |")
-    with_ = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("transformers", "accelerate", "torch"))
+    found = {name: importlib.metadata.version(name) for name in ("transformers", "accelerate", "torch")}
+    # Without "+cpu".
+    with_ = ", ".join(f"{name} {version.partition('+')[0]}" for name, version in found.items())
     return "\n".join(lines) + f"\n\nWith {with_}; an empty cell was not tried.\n"

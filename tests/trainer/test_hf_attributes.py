@@ -78,8 +78,8 @@ class UnevenWords(nn.Module):
         return {"logits": self.layer(x)}
 
 
-def uneven_norm(library: Any, folder: Path, says: bool | None) -> float:
-    """The gradient norm of two batches with one target and four, whose loss is a mean over something else."""
+def uneven_numbers(library: Any, folder: Path, says: bool | None) -> list[float]:
+    """Gradient norm and evaluation of two batches with one target and four; the loss is a mean over something else."""
 
     class PerPair(library.Trainer):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -89,7 +89,9 @@ def uneven_norm(library: Any, folder: Path, says: bool | None) -> float:
 
         def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch: Any = None):
             assert says is None or num_items_in_batch is None
-            return model(inputs["x"])["logits"].square().mean()
+            outputs = model(inputs["x"])
+            loss = outputs["logits"].square().mean()
+            return (loss, {"loss": loss, **outputs}) if return_outputs else loss
 
     numbers = torch.Generator().manual_seed(0)
     labels = [1, -100, -100, -100, 1, 1, 1, 1]
@@ -97,21 +99,21 @@ def uneven_norm(library: Any, folder: Path, says: bool | None) -> float:
     args = library.TrainingArguments(
         str(folder), max_steps=1, per_device_train_batch_size=4, gradient_accumulation_steps=2, logging_steps=1,
         use_cpu=True, report_to="none", disable_tqdm=True, save_strategy="no", max_grad_norm=1e9,
-        train_sampling_strategy="sequential",
+        train_sampling_strategy="sequential", per_device_eval_batch_size=4,
     )  # fmt: skip
     torch.manual_seed(0)
-    trainer: Any = PerPair(UnevenWords(), args, train_dataset=rows)
+    trainer: Any = PerPair(UnevenWords(), args, train_dataset=rows, eval_dataset=rows)
     trainer.train()
-    return float(trainer.state.log_history[0]["grad_norm"])
+    return [float(trainer.state.log_history[0]["grad_norm"]), float(trainer.evaluate()["eval_loss"])]
 
 
 def test_a_loss_that_says_it_counts_no_items_weighs_each_batch_the_same(tmp_path: Path) -> None:
     """As DPO and reward trainers did before ``loss_is_scaled_for_ga``: their loss is a mean over pairs, not words."""
     ours, theirs = (
-        uneven_norm(library, tmp_path / library.__name__, says=False) for library in (trainwright, transformers)
+        uneven_numbers(library, tmp_path / library.__name__, says=False) for library in (trainwright, transformers)
     )
     assert ours == pytest.approx(theirs, rel=1e-5)
-    assert uneven_norm(trainwright, tmp_path / "unsaid", says=None) != pytest.approx(theirs, rel=1e-2)
+    assert uneven_numbers(trainwright, tmp_path / "unsaid", says=None) != pytest.approx(theirs, rel=1e-2)
 
 
 # ---- loaders that subclasses copy or change

@@ -14,7 +14,7 @@ from trainwright.core.callback import listens_to
 from trainwright.engines.graph.framework import Framework
 from trainwright.training.hooks import is_ours, is_users_own
 from trainwright.training.setup import Setup
-from trainwright.training.step import call_compute_loss, loss_is_scaled
+from trainwright.training.step import call_compute_loss
 
 
 class Feature(NamedTuple):
@@ -61,7 +61,7 @@ FEATURES: dict[str, Feature] = {
     ),
     "scaled losses": Feature(
         "loss_is_scaled_for_ga",
-        lambda setup: loss_is_scaled(setup) is not None,
+        lambda setup: setup.hooks().loss_is_scaled_for_ga is not None or setup.loss_kwargs_by_subclass is False,
         "batches are weighted by their targets: return the mean loss from compute_loss, and leave it out",
     ),
     "mixed precision": Feature(

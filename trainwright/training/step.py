@@ -44,14 +44,13 @@ def learn_signatures(setup: Setup, model: nn.Module) -> None:
     counter = TargetCounter(model)
     setup.calling = Calling(
         target_counter=counter,
-        count_targets=counter if setup.module is None else setup.module.count_targets,
         compute_loss_takes=accepted_keywords(hooks.compute_loss, ("return_outputs", "num_items_in_batch")),
         training_step_is_own=is_overridden(hooks, "training_step"),
         training_step_takes_count=bool(accepted_keywords(hooks.training_step, ("num_items_in_batch",))),
         prepares_each_input=is_overridden(hooks, "_prepare_input"),
         autocast_is_own=is_overridden(hooks, "autocast_smart_context_manager"),
         count_factor=setup.args.data_processes if hooks.counts_over_processes else 1,
-        **_calling_of_the_loss(setup, inner),
+        **_calling_of_the_loss(setup, inner, counter),
     )
 
 
@@ -59,23 +58,33 @@ def take_loss_function(setup: Setup, function: Callable[..., Tensor] | None) -> 
     """Set the loss function, also in a Trainer that is built: subclasses do it after they called our constructor."""
     setup.compute_loss_func = function
     if isinstance(setup.calling, Calling):
-        setup.calling = replace(setup.calling, **_calling_of_the_loss(setup, base_model(setup.model)))
+        found = _calling_of_the_loss(setup, base_model(setup.model), setup.calling.target_counter)
+        setup.calling = replace(setup.calling, **found)
 
 
 def take_loss_kwargs(setup: Setup, accepts: bool) -> None:
     """Let a subclass say whether its loss counts items, whatever the model's signature says."""
     setup.model_accepts_loss_kwargs = setup.loss_kwargs_by_subclass = accepts
     if isinstance(setup.calling, Calling):
-        setup.calling = replace(setup.calling, **_calling_of_the_loss(setup, base_model(setup.model)))
+        found = _calling_of_the_loss(setup, base_model(setup.model), setup.calling.target_counter)
+        setup.calling = replace(setup.calling, **found)
 
 
-def _calling_of_the_loss(setup: Setup, inner: nn.Module) -> dict[str, Any]:
+def count_nothing(inputs: Any) -> None:
+    """What a subclass's loss counts that is a mean over something of its own: batches weigh the same."""
+
+
+def _calling_of_the_loss(setup: Setup, inner: nn.Module, counter: TargetCounter) -> dict[str, Any]:
     """Those fields of :class:`Calling` that depend on who computes the loss."""
     function, takes_labels = setup.compute_loss_func, takes_keyword(forward_parameters(inner), "labels")
-    is_own, counts = is_overridden(setup.hooks(), "compute_loss"), setup.loss_kwargs_by_subclass is not False
+    is_own = is_overridden(setup.hooks(), "compute_loss")
+    # How a subclass said it before ``loss_is_scaled_for_ga``: the number of words means nothing to a loss of pairs.
+    counts_no_items = setup.loss_kwargs_by_subclass is False and function is None
+    count_targets = counter if setup.module is None else setup.module.count_targets
     return {
+        "count_targets": count_nothing if counts_no_items else count_targets,
         "loss_outside_model": bool(function or setup.args.label_smoothing_factor or not takes_labels),
-        "wants_count": bool(function) or (counts and (setup.model_accepts_loss_kwargs or is_own)),
+        "wants_count": not counts_no_items and bool(function or setup.model_accepts_loss_kwargs or is_own),
         "loss_function_takes_count": function is not None
         and bool(accepted_keywords(function, ("num_items_in_batch",))),
     }
@@ -100,7 +109,8 @@ def get_batch_samples(
 ) -> tuple[list[Any], Any]:
     """The next step's micro-batches and the number of targets in them."""
     batches = take(epoch_iterator, num_batches)
-    return batches, sum(setup.hooks().count_targets(batch) for batch in batches)
+    counts = [setup.hooks().count_targets(batch) for batch in batches]
+    return batches, None if any(count is None for count in counts) else sum(counts)
 
 
 def train_on(setup: Setup, batch: object, portion: Portion) -> Tensor | None:
@@ -152,9 +162,8 @@ def training_step(setup: Setup, model: nn.Module, inputs: Any, num_items_in_batc
     hooks = setup.hooks()
     portion = setup.portion or Portion(hooks.count_targets(inputs), 1.0, num_items_in_batch, 1)
     targets, weight = portion.targets, portion.weight
-    scaled = loss_is_scaled(setup)
-    if scaled is not None:
-        targets, weight = portion.step_targets, weight_by_subclass(setup, portion, scaled=scaled)
+    if hooks.loss_is_scaled_for_ga is not None:
+        targets, weight = portion.step_targets, weight_by_subclass(setup, portion, scaled=hooks.loss_is_scaled_for_ga)
     if not setup.calling.wants_count:
         targets = None
     inputs = hooks._prepare_inputs(inputs)
@@ -176,17 +185,6 @@ def training_step(setup: Setup, model: nn.Module, inputs: Any, num_items_in_batc
         loss = torch.where(weight > 0, loss * weight, 0.0)
     setup.engine.backward(loss)
     return loss.detach()
-
-
-def loss_is_scaled(setup: Setup) -> bool | None:
-    """What a subclass says of its loss; None where it says nothing, and batches are weighted by their targets.
-
-    ``model_accepts_loss_kwargs = False`` is how it was said before ``loss_is_scaled_for_ga``: a mean over something of
-    its own (pairs, say), where the number of words in a batch means nothing.
-    """
-    scaled = setup.hooks().loss_is_scaled_for_ga
-    counts_no_items = setup.loss_kwargs_by_subclass is False and setup.compute_loss_func is None
-    return False if scaled is None and counts_no_items else scaled
 
 
 def weight_by_subclass(setup: Setup, portion: Portion, *, scaled: bool) -> Any:

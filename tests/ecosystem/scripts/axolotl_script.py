@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any
 
@@ -65,9 +66,11 @@ def supervised(case: str, folder: str, arguments: dict[str, Any], resume: Any) -
             "weight_decay": 0.1,
             "include_tkps": True,
         }
+    # First: once the arguments have brought the processes together, only one of them writes models.
+    model = language_model(folder)
     args = training_args.AxolotlTrainingArguments(**arguments)
     return base.AxolotlTrainer(
-        model=language_model(folder),
+        model=model,
         args=args,
         data_collator=collator,
         eval_data_collator=DataCollatorForSeq2Seq(tokenizer(), padding=True),
@@ -103,6 +106,8 @@ def build(case: str, folder: str, arguments: dict[str, Any], resume: Any) -> Any
     )
 
 
+# It begins accelerate anew without saying that there is no GPU: without this each of two processes trains alone.
+os.environ["ACCELERATE_USE_CPU"] = "true"
 found, arguments = given()
 arguments = {"gradient_accumulation_steps": 1, "bf16": False, "gradient_checkpointing": False, **arguments}
 trainer = build(found.case, found.output, arguments, found.resume)
