@@ -82,7 +82,23 @@ def test_a_checkpoint_of_transformers_is_resumed_from_as_it_is(
     assert {path.name: path.stat().st_mtime_ns for path in source.iterdir()} == before
     said = [record.message for record in caplog.records if "was written by transformers" in record.message]
     assert len(said) == 1 + twice
-    assert "run/imported/checkpoint-4" in said[0]
+    assert said[0].endswith("run/imported.")
+    # An earlier copy of the same checkpoint made place for the new one.
+    assert len(list((tmp_path / "run" / "imported").glob("*/*"))) == 1
+
+
+def test_a_copy_takes_the_place_of_nothing_else(checkpoint: Path, tmp_path: Path) -> None:
+    others = tmp_path / "run" / "imported" / "checkpoint-4"
+    others.mkdir(parents=True)
+    (others / "manifest.json").write_text("of somebody else")
+    resume("plain", tmp_path / "run", checkpoint, weight_decay=0.01, save_strategy="no")
+    (copy,) = (tmp_path / "run" / "imported").glob("*/checkpoint-4")
+    assert problems_of(copy) == []
+    (checkpoint / "optimizer.pt").write_bytes(b"cut short")
+    with pytest.raises(ValueError, match=r"optimizer\.pt"):
+        resume("plain", tmp_path / "run", checkpoint)
+    assert problems_of(copy) == []
+    assert (others / "manifest.json").read_text() == "of somebody else"
 
 
 def test_a_poisoned_checkpoint_of_transformers_is_not_resumed_from(checkpoint: Path, tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ FORMS = ("shards", "bin", "bins")
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    # Several threads add in another order when one of them is late.
+    torch.set_num_threads(1)
     trainer = build("trainwright", STEADY["bert"], tmp_path_factory.mktemp("whole"), checkpoint_format="hf")
     trainer.train()
     return trainer
@@ -67,6 +69,47 @@ def test_it_goes_on_as_before_and_says_that_it_is_not_verified(
     assert sorted(path.name for path in checkpoint.iterdir()) == names
     said = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert any("without verification" in line for line in said)
+
+
+def test_the_newest_one_is_resumed_from_without_being_named(whole: Any, checkpoint: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole.args.output_dir, run)
+    for later in range(5, 10):
+        shutil.rmtree(run / f"checkpoint-{later}")
+    rewrite(run / "checkpoint-4", "bin")
+    trainer = build("trainwright", STEADY["bert"], run, checkpoint_format="hf", save_strategy="no")
+    trainer.train(resume_from_checkpoint=True)
+    assert trainer._present_run().first_step == 4
+    assert losses(trainer) == losses(whole)
+    assert (run / "checkpoint-4" / "pytorch_model.bin").is_file()
+
+
+def test_a_copy_whose_weights_were_replaced_is_not_lost(whole: Any, checkpoint: Path, tmp_path: Path) -> None:
+    rewrite(checkpoint, "shards")
+    resumed(checkpoint, tmp_path / "run", checkpoint_format="hf")
+    (copy,) = (tmp_path / "run" / "imported").glob("*/checkpoint-4")
+    (index,) = copy.glob("*.index.json")
+    state = {name: tensor for shard in copy.glob("model-*.safetensors") for name, tensor in load_file(shard).items()}
+    for file in (index, *copy.glob("model-*.safetensors")):
+        file.unlink()
+    torch.save(state, copy / "pytorch_model.bin")
+    with pytest.raises(ValueError, match="damaged"):
+        # It was written with shards, which are gone: nothing is taken for them, and nothing goes.
+        resumed(copy, tmp_path / "run", checkpoint_format="hf")
+    assert (copy / "pytorch_model.bin").is_file()
+
+
+@pytest.mark.parametrize("name", ["best", "checkpoint-4"])
+def test_checkpoints_up_to_a_named_one_stay_whatever_it_is_called(
+    whole: Any, checkpoint: Path, tmp_path: Path, name: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole.args.output_dir, run)
+    named = shutil.copytree(checkpoint, tmp_path / "kept" / name)
+    trainer = build("trainwright", STEADY["bert"], run, checkpoint_format="hf", save_steps=50)
+    trainer.train(resume_from_checkpoint=str(named))
+    assert {path.name for path in run.glob("checkpoint-*")} >= {f"checkpoint-{step}" for step in range(1, 5)}
+    assert not (run / "checkpoint-5").exists()
 
 
 def test_without_the_format_it_is_refused_with_the_way(checkpoint: Path, tmp_path: Path) -> None:

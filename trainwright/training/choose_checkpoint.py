@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 from trainwright.checkpoint.directory import all_checkpoints, list_checkpoints, newest_good, put_back, step_of
 from trainwright.checkpoint.durable import discard
 from trainwright.checkpoint.interchange.importing import import_checkpoint
 from trainwright.checkpoint.interchange.replaced_weights import replacement_of_weights, write_with_replaced_weights
-from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, verify
+from trainwright.checkpoint.manifest import DamagedCheckpoint, has_manifest, read_manifest, verify
 from trainwright.checkpoint.ownership import owner_after_resume
 from trainwright.training.changes import refuse_another_experiment
 from trainwright.training.run import TrainingRun
@@ -18,6 +21,8 @@ from trainwright.training.save_model import run_folder
 from trainwright.training.setup import Setup
 
 logger = logging.getLogger("trainwright")
+#: The folder in a run directory for copies of checkpoints that another library wrote.
+IMPORTED = "imported"
 
 
 def resolve_checkpoint(setup: Setup, wanted: str | Path | bool | None) -> Path | None:
@@ -32,6 +37,8 @@ def resolve_checkpoint(setup: Setup, wanted: str | Path | bool | None) -> Path |
         if fetched is None and wanted is True:
             raise ValueError("resume_from_checkpoint=True, but checkpointer.load() found none: use 'auto' or train().")
         return fetched
+    if (wanted is True or wanted == "auto") and (newest := _newest_with_replaced_weights(setup, run)):
+        return _verified(_copied_if_foreign(newest, run, "hf"))
     if wanted == "auto":
         if found := newest_good(run):
             return found
@@ -68,8 +75,14 @@ def agreed_checkpoint(run: TrainingRun, wanted: str | Path | bool | None) -> Pat
         refuse_another_experiment(setup, checkpoint)
     if wants_checkpoints(setup):
         is_named = checkpoint is not None and wanted not in (True, None, "auto")
-        claim_run_directory(run, step_of(checkpoint) if is_named else None)
+        claim_run_directory(run, read_manifest(checkpoint)["step"] if is_named else None)
     return checkpoint
+
+
+def _newest_with_replaced_weights(setup: Setup, run: Path) -> Path | None:
+    """The newest checkpoint, where its weights were replaced and the arguments accept that: it is not damaged then."""
+    newest = list_checkpoints(run)[-1:] if setup.args.checkpoint_format == "hf" else []
+    return next((folder for folder in newest if replacement_of_weights(folder)), None)
 
 
 def _copied_if_foreign(folder: Path, run: Path, form: str) -> Path:
@@ -78,28 +91,46 @@ def _copied_if_foreign(folder: Path, run: Path, form: str) -> Path:
     Read with ``weights_only=True`` and nothing else, as ``trainwright import`` does; the original stays as it is.
     """
     replaced = replacement_of_weights(folder) if form == "hf" else None
-    is_foreign = not has_manifest(folder) and all(
-        (folder / n).is_file() for n in ("optimizer.pt", "trainer_state.json")
-    )
-    if replaced is None and not is_foreign:
-        return folder
-    target = run / "imported" / folder.name
-    if has_manifest(target):
-        # Of an earlier resume; it may have been made of another checkpoint of that name.
-        discard(target)
+    theirs = ("optimizer.pt", "trainer_state.json")
+    is_foreign = not has_manifest(folder) and all((folder / name).is_file() for name in theirs)
     if replaced is not None:
-        write_with_replaced_weights(folder, target)
-        logger.warning(
-            "The weights of %s were replaced since it was saved: those of %s are taken as they are, without "
-            "verification. Resuming from a copy of it, %s.",
-            *(folder, replaced, target),
-        )
-        return target
-    done = import_checkpoint(folder, target)
-    logger.info("%s was written by %s: resuming from a copy in our own format, %s.", folder, done.library, target)
-    for note in done.notes:
-        logger.warning("%s: %s.", folder.name, note)
-    return done.folder
+
+        def write(target: Path) -> None:
+            write_with_replaced_weights(folder, target)
+            logger.warning(
+                "The weights of %s were replaced since it was saved: those of %s are taken as they are, without "
+                "verification. Resuming from a copy of it in %s.",
+                *(folder, replaced, run / IMPORTED),
+            )
+
+    elif is_foreign:
+
+        def write(target: Path) -> None:
+            done = import_checkpoint(folder, target)
+            said = "%s was written by %s: resuming from a copy in our own format, in %s."
+            logger.info(said, folder, done.library, run / IMPORTED)
+            for note in done.notes:
+                logger.warning("%s: %s.", folder.name, note)
+
+    else:
+        return folder
+    return _copy_in_run(folder, run, write)
+
+
+def _copy_in_run(folder: Path, run: Path, write: Callable[[Path], None]) -> Path:
+    """``folder`` as ``write`` writes it, in a place of the run directory that no other checkpoint has.
+
+    An earlier copy of the same folder goes when the new one is there, and nothing else ever.
+    """
+    source = folder.resolve()
+    place = run / IMPORTED / hashlib.sha256(os.fsencode(source)).hexdigest()[:12]
+    target, aside = place / source.name, place / "new" / source.name
+    discard(aside.parent)
+    write(aside)
+    discard(target)
+    aside.rename(target)
+    aside.parent.rmdir()
+    return target
 
 
 def _verified(folder: Path) -> Path:
