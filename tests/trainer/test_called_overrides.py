@@ -433,3 +433,49 @@ def test_every_override_that_is_never_called_is_named_with_what_to_do_instead(ma
     assert all(name in message for name in names)
     assert "override count_targets(inputs)" in message
     assert "_helper_of_its_own" not in message
+
+
+def test_overrides_are_called_with_the_arguments_that_transformers_gives_them(tmp_path: Path) -> None:
+    """Written for exactly these, without defaults: whoever passes more, or fewer, ends in a TypeError."""
+    called: dict[str, Any] = {}
+
+    class Strict(Trainer):
+        def get_eval_dataloader(self, eval_dataset: Any) -> Any:
+            called["get_eval_dataloader"] = eval_dataset
+            return super().get_eval_dataloader(eval_dataset)
+
+        def _evaluate(self, trial: Any, ignore_keys_for_eval: Any) -> Any:  # type: ignore[override]
+            called["_evaluate"] = True
+            return super()._evaluate(trial, ignore_keys_for_eval)
+
+        def _wrap_model(self, model: Any, training: bool = True) -> Any:  # type: ignore[override]
+            called["_wrap_model"] = training
+            return super()._wrap_model(model, training)
+
+        def create_scheduler(self, num_training_steps: int) -> Any:  # type: ignore[override]
+            called["create_scheduler"] = num_training_steps
+            return super().create_scheduler(num_training_steps)
+
+        def training_step(self, model: Any, inputs: Any, n: Any) -> Any:  # type: ignore[override]
+            called["training_step"] = n
+            return super().training_step(model, inputs, n)
+
+        def _determine_best_metric(self, *, metrics: Any, trial: Any) -> bool:  # type: ignore[override]
+            called["_determine_best_metric"] = True
+            return super()._determine_best_metric(metrics, trial)
+
+        def _save(self, output_dir: Any = None, state_dict: Any = None) -> None:
+            super()._save(output_dir, state_dict)
+            Path(output_dir + "/extra").write_text("of a subclass")
+
+    settings: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 1, "max_steps": 2}
+    args = TrainingArguments(str(tmp_path), use_cpu=True, report_to="none", disable_tqdm=True, **settings)
+    rows = classification_rows(8)
+    trainer = Strict(Plain(), args, train_dataset=rows, eval_dataset=rows)
+    trainer.train()
+    trainer.save_model(str(tmp_path / "final"))
+    assert called.pop("get_eval_dataloader") is rows
+    assert int(called.pop("training_step")) == 8
+    assert called == {"_evaluate": True, "_wrap_model": False, "create_scheduler": 2, "_determine_best_metric": True}
+    for folder in ("checkpoint-1", "checkpoint-2", "final"):
+        assert (tmp_path / folder / "extra").read_text() == "of a subclass"

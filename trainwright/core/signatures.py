@@ -19,6 +19,18 @@ def accepted_keywords(function: Callable[..., Any], offered: tuple[str, ...]) ->
     return frozenset(names & set(offered))
 
 
+def takes_positionally(function: Callable[..., Any], count: int) -> bool:
+    """Whether ``function`` can be called with ``count`` arguments by their place."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:
+        # Written in C: it says nothing.
+        return True
+    return True
+
+
 def forward_parameters(model: Any) -> dict[str, inspect.Parameter]:
     """Parameters of ``model.forward``."""
     return dict(inspect.signature(model.forward).parameters)

@@ -348,7 +348,9 @@ def _has_tensors(value: Any) -> bool:
 def _joined(parts: list[Any]) -> Any:
     first = parts[0]
     if isinstance(first, dict):
-        return type(first)({name: _joined([part[name] for part in parts]) for name in first})
+        # A process that had no batch may have noted nothing under a name.
+        names = dict.fromkeys(name for part in parts for name in part)
+        return {name: _joined([part[name] for part in parts if name in part]) for name in names}
     if isinstance(first, (list, tuple)):
         return type(first)(_joined(list(same)) for same in zip(*parts, strict=True))
     return torch.cat([part.reshape(-1) if part.ndim == 0 else part for part in parts])

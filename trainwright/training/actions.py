@@ -43,7 +43,7 @@ class TrainingActions:
         return metrics
 
     def note_best(self, run: TrainingRun, metrics: dict[str, float]) -> bool:
-        return run.setup.hooks()._determine_best_metric(metrics, trial_of(run))
+        return run.setup.hooks()._determine_best_metric(metrics=metrics, trial=trial_of(run))
 
     def save(self, run: TrainingRun) -> None:
         run.setup.hooks().store_flos()
@@ -82,7 +82,9 @@ class TrainingActions:
 def _evaluate(run: TrainingRun) -> dict[str, float]:
     # An override that does not call super() tells the schedule by itself, or does not.
     skip, run.tells_schedule = not run.tells_schedule, False
-    return run.setup.hooks()._evaluate(trial_of(run), run.ignored_outputs, skip_scheduler=skip)
+    # As transformers calls it: an override may have been written for the two.
+    more = {"skip_scheduler": True} if skip else {}
+    return run.setup.hooks()._evaluate(trial_of(run), run.ignored_outputs, **more)
 
 
 def evaluate_in_training(run: TrainingRun, ignore_keys: list[str] | None, *, tells_schedule: bool) -> dict[str, float]:

@@ -58,7 +58,7 @@ def _metrics_of_one_batch(setup: Setup, prefix: str) -> list[str] | None:
     before = random_now(setup)
     setup.evaluation.is_trial = True
     try:
-        loader = setup.hooks().get_eval_dataloader(chosen)
+        loader = setup.hooks().get_eval_dataloader(setup.eval_dataset if chosen is None else chosen)
         output = setup.hooks().evaluation_loop(_first_batch(loader), "Looking ahead", metric_key_prefix=prefix)
     except MissingMetricError:
         raise

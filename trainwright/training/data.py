@@ -136,7 +136,7 @@ def eval_dataloader(setup: Setup, eval_dataset: object = None) -> Any:
             known = list(setup.eval_dataset) if isinstance(setup.eval_dataset, dict) else []
             raise ValueError(f"There is no evaluation set named {eval_dataset!r}; there are: {known}.")
         return kept_loader(setup, eval_dataset, setup.eval_dataset[eval_dataset])
-    if eval_dataset is None:
+    if eval_dataset is None or eval_dataset is setup.eval_dataset:
         return kept_loader(setup, "eval", setup.eval_dataset)
     return evaluation_loader(setup, eval_dataset, "evaluation")
 

@@ -52,7 +52,7 @@ def evaluate(
     if isinstance(sets, dict):
         return evaluate_each(setup, eval_dataset, ignore_keys, metric_key_prefix)
     setup.memory.start(metric_key_prefix)
-    loader = setup.hooks().get_eval_dataloader(eval_dataset)
+    loader = setup.hooks().get_eval_dataloader(sets)
     return measure(setup, loader, "Evaluation", "on_evaluate", ignore_keys, metric_key_prefix)
 
 
@@ -242,7 +242,7 @@ def evaluation_model(setup: Setup, dataloader: Any = None) -> nn.Module:
     setup.engine.weights.bring(setup.model, setup.args.device)
     model = setup.model_wrapped if setup.is_in_train else setup.model
     if is_overridden(setup.hooks(), "_wrap_model"):
-        model = wrapped(setup, setup.model, training=False, dataloader=dataloader)
+        model = wrapped(setup, setup.model, training=False)
     half = full_eval_dtype(setup.args)
     if half is not None and not setup.is_in_train:
         # A copy, so that weights that will be trained or saved later keep their precision.

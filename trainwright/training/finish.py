@@ -148,7 +148,7 @@ def save_elsewhere(setup: Setup) -> str | None:
         try:
             folder = Path(tempfile.mkdtemp(prefix="rescued-model-", dir=place))
             if shutil.disk_usage(folder).free > 1.1 * needed:
-                setup.hooks()._save(folder)
+                setup.hooks()._save(str(folder))
                 return str(folder)
         except Exception as error:
             logger.error("The model could not be written elsewhere either: %s.", error)

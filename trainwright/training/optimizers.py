@@ -28,7 +28,7 @@ def create_optimizer_and_scheduler(setup: Setup, num_training_steps: int) -> Non
     if setup.configured_by_module:
         return
     setup.hooks().create_optimizer()
-    setup.hooks().create_scheduler(num_training_steps=num_training_steps, optimizer=setup.optimizer)
+    setup.hooks().create_scheduler(num_training_steps=num_training_steps)
 
 
 def configure_by_module(setup: Setup, module: Module, plan: StepPlan) -> None:

@@ -189,7 +189,7 @@ def reschedule(run: TrainingRun, total_steps: int) -> None:
         run.made = dataclasses.replace(run.made, curve=curve_now(setup, total_steps))
     rates = [(group["lr"], group["initial_lr"]) for group in setup.optimizer.param_groups]
     setup.lr_scheduler = None
-    scheduler = setup.hooks().create_scheduler(num_training_steps=total_steps, optimizer=setup.optimizer)
+    scheduler = setup.hooks().create_scheduler(num_training_steps=total_steps)
     scheduler.load_state_dict(state)
     for group, (rate, initial) in zip(setup.optimizer.param_groups, rates, strict=True):
         group["lr"], group["initial_lr"] = rate, initial

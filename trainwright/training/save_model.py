@@ -44,7 +44,7 @@ def save_model(setup: Setup, output_dir: str | Path | None = None) -> None:
         if output_dir is None and setup.checkpointer is not None:
             setup.checkpointer.save_model(unwrap(setup.model), setup.state.global_step)
         else:
-            setup.hooks()._save(Path(output_dir or run_folder(setup)))
+            setup.hooks()._save(str(output_dir or run_folder(setup)))
 
 
 def write_model(
@@ -120,7 +120,7 @@ def save_parts(setup: Setup, folder: Path, writers: WriterGroup) -> None:
         # Only somebody else's code knows how to write it, and that wants everything in one place.
         whole = gathered(unwrap(setup.model).state_dict(), keep=setup.args.should_save)
         if setup.args.should_save:
-            setup.hooks()._save(folder, state_dict=whole)
+            setup.hooks()._save(str(folder), state_dict=whole)
         setup.backend.barrier()
         return
     files = SharedFiles(writers, {WEIGHTS: model[0]}, model[1], lambda kind, tensors: TensorPack(tensors))

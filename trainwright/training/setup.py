@@ -44,6 +44,8 @@ class Calling:
     wants_count: bool
     training_step_is_own: bool
     training_step_takes_count: bool
+    #: Whether it takes the count as its third argument, under another name.
+    training_step_takes_third: bool
     prepares_each_input: bool
     autocast_is_own: bool
     loss_function_takes_count: bool

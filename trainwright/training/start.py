@@ -142,11 +142,11 @@ def spread_model(setup: Setup, called: nn.Module, checkpoint: Path | None) -> No
             setup.hooks()._load_from_checkpoint(str(checkpoint))
 
 
-def wrapped(setup: Setup, model: nn.Module, *, training: bool = True, dataloader: Any = None) -> nn.Module:
+def wrapped(setup: Setup, model: nn.Module, *, training: bool = True) -> nn.Module:
     """``model`` as ``_wrap_model`` of a subclass returns it; what that puts around it stands for the same weights."""
     if not is_overridden(setup.hooks(), "_wrap_model"):
         return model
-    found, strategy = setup.hooks()._wrap_model(model, training=training, dataloader=dataloader), setup.engine.weights
+    found, strategy = setup.hooks()._wrap_model(model, training=training), setup.engine.weights
     kinds = (nn.DataParallel, nn.parallel.DistributedDataParallel)
     if isinstance(found, kinds) or (found is not model and strategy.layout.name in ("fsdp", "deepspeed")):
         raise ValueError(

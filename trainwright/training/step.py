@@ -17,6 +17,7 @@ from trainwright.core.signatures import (
     label_names,
     returns_loss_by_default,
     takes_keyword,
+    takes_positionally,
 )
 from trainwright.data.feed import take
 from trainwright.engines.torch.losses import logits_of, loss_of, smoothed_loss
@@ -47,6 +48,7 @@ def learn_signatures(setup: Setup, model: nn.Module) -> None:
         compute_loss_takes=accepted_keywords(hooks.compute_loss, ("return_outputs", "num_items_in_batch")),
         training_step_is_own=is_overridden(hooks, "training_step"),
         training_step_takes_count=bool(accepted_keywords(hooks.training_step, ("num_items_in_batch",))),
+        training_step_takes_third=takes_positionally(hooks.training_step, 3),
         prepares_each_input=is_overridden(hooks, "_prepare_input"),
         autocast_is_own=is_overridden(hooks, "autocast_smart_context_manager"),
         count_factor=setup.args.data_processes if hooks.counts_over_processes else 1,
@@ -129,10 +131,11 @@ def train_on(setup: Setup, batch: object, portion: Portion) -> Tensor | None:
 def call_own_training_step(setup: Setup, batch: object, portion: Portion) -> Tensor:
     """A user's ``training_step``: HF's contract whole, with the step's target count."""
     setup.default_step_ran = False
+    count = as_count(setup, portion.step_targets)
     if setup.calling.training_step_takes_count:
-        loss = setup.hooks().training_step(
-            setup.model_wrapped, batch, num_items_in_batch=as_count(setup, portion.step_targets)
-        )
+        loss = setup.hooks().training_step(setup.model_wrapped, batch, num_items_in_batch=count)
+    elif setup.calling.training_step_takes_third:
+        loss = setup.hooks().training_step(setup.model_wrapped, batch, count)
     else:
         loss = setup.hooks().training_step(setup.model_wrapped, batch)
     if not setup.default_step_ran and not setup.own_step_was_noted:

@@ -19,7 +19,8 @@ ROWS = 40
 
 
 def data(rows: list[dict[str, Any]]) -> tuple[Dataset, Dataset]:
-    return Dataset.from_list(rows), Dataset.from_list(rows[:8])
+    # Two batches for each of two processes: with fewer, transformers evaluates nothing.
+    return Dataset.from_list(rows), Dataset.from_list(rows[:16])
 
 
 def build(case: str, folder: str, arguments: dict[str, Any]) -> Any:
@@ -55,6 +56,8 @@ def build(case: str, folder: str, arguments: dict[str, Any]) -> Any:
 
 
 found, arguments = given()
-trainer = build(found.case, found.output, arguments | {"per_device_train_batch_size": 4})
+trainer = build(
+    found.case, found.output, arguments | {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4}
+)
 trainer.train(resume_from_checkpoint=found.resume)
 record(trainer)
