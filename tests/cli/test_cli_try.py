@@ -13,8 +13,15 @@ from typing import Any
 
 import pytest
 
-from trainwright.trying.causes import cause_before_probing, cause_from_probes, other_gradients, unknown
-from trainwright.trying.compare import first_difference, is_noisy, only_rounding, within_noise
+from trainwright.trying.causes import (
+    cause_before_probing,
+    cause_from_probes,
+    cause_from_single_batches,
+    other_gradients,
+    other_weights,
+    unknown,
+)
+from trainwright.trying.compare import Difference, first_difference, is_noisy, only_rounding, within_noise
 from trainwright.trying.plan import Plan, kill_at, save_every
 from trainwright.trying.running import Ran
 from trainwright.trying.safety import _only_reads, environment
@@ -32,15 +39,23 @@ def rows(count, length=8):
 CLASSIFIER = """
 from dataclasses import dataclass
 from transformers import BertConfig, BertForSequenceClassification, EarlyStoppingCallback, HfArgumentParser
-from transformers import Trainer, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 from data import rows
 
 @dataclass
 class Size:
     rows: int = 8
 
+class Elsewhere(TrainerCallback):
+    def on_train_begin(self, args, state, control, **kwargs):
+        args.output_dir = "out"
+
 class Mine(Trainer):
+    def _get_output_dir(self, trial=None):
+        return "out"
+
     def log(self, logs, *args):
+        logs.pop("loss", None)
         super().log(logs, *args)
 
     def _rotate_checkpoints(self, *args, **kwargs):
@@ -52,9 +67,12 @@ if __name__ == "__main__":
     none = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     model = BertForSequenceClassification(BertConfig(**sizes, **none, max_position_embeddings=8))
     data = rows(size.rows)
-    trainer = Mine(model, args, train_dataset=data, eval_dataset=data, callbacks=[EarlyStoppingCallback()])
+    listening = [EarlyStoppingCallback(), Elsewhere()]
+    trainer = Mine(model, args, train_dataset=data, eval_dataset=data, callbacks=listening)
     trainer.save_model("mine")
     trainer.args.output_dir = "out"
+    trainer.save_model()
+    trainer.save_state()
     trainer.train(resume_from_checkpoint=True)
     trainer.push_to_hub()
     open("after.txt", "w").close()
@@ -107,7 +125,8 @@ def left(folder: Path) -> set[str]:
 
 @pytest.mark.slow
 def test_both_agree_and_nothing_is_touched(tmp_path: Path) -> None:
-    precious = [tmp_path / "out" / "checkpoint-500" / "model.safetensors", tmp_path / "mine" / "model.safetensors"]
+    files = ("out/checkpoint-500/model.safetensors", "out/checkpoint-2/model.safetensors", "mine/model.safetensors")
+    precious = [tmp_path / name for name in files]
     for file in precious:
         file.parent.mkdir(parents=True)
         file.write_text("precious")
@@ -115,8 +134,8 @@ def test_both_agree_and_nothing_is_touched(tmp_path: Path) -> None:
     code, out, err = tried(tmp_path, CLASSIFIER, "--steps", "5", "--json", "train.py", *words)
     assert code == 0, (out, err)
     assert "SecretToken" not in out
-    assert [file.read_text() for file in precious] == ["precious", "precious"]
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"checkpoint-500"}
+    assert [file.read_text() for file in precious] == ["precious"] * 3
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"checkpoint-500", "checkpoint-2"}
     facts = json.loads(out)
     assert facts["agrees"]
     assert facts["losses"]["equal"]
@@ -130,10 +149,15 @@ def test_both_agree_and_nothing_is_touched(tmp_path: Path) -> None:
     assert facts["back"]["losses"] == facts["losses"]["trainwright"][2:]
     assert [note for note in facts["notes"] if "resumes from a checkpoint of its own" in note]
     assert [
-        note for note in facts["notes"] if "Mine defines _rotate_checkpoints, which trainwright does not call" in note
+        note
+        for note in facts["notes"]
+        if "Mine defines _get_output_dir, _rotate_checkpoints, which trainwright" in note
     ]
     assert [Path(change["file"]).name for change in facts["switch"]] == ["train.py"]
-    assert facts["switch"][0]["after"] == ["from trainwright import Trainer, TrainingArguments"]
+    assert facts["switch"][0]["after"] == [
+        "from trainwright import Trainer, TrainingArguments",
+        "from transformers import TrainerCallback",
+    ]
     assert left(tmp_path) == {"out", "mine"}
 
 
@@ -149,15 +173,16 @@ def work():
     transformers.Trainer(transformers.GPT2LMHeadModel(config), args, train_dataset=rows(8)).train()
 
 if __name__ == "__main__":
-    process = multiprocessing.get_context("spawn").Process(target=work)
+    process = multiprocessing.get_context("KIND").Process(target=work)
     process.start()
     process.join()
 """
 
 
 @pytest.mark.full
-def test_a_training_in_another_process_is_not_run_and_is_named(tmp_path: Path) -> None:
-    code, out, err = tried(tmp_path, STARTS_A_PROCESS, "train.py")
+@pytest.mark.parametrize("kind", ["spawn", "fork"])
+def test_a_training_in_another_process_is_not_run_and_is_named(tmp_path: Path, kind: str) -> None:
+    code, out, err = tried(tmp_path, STARTS_A_PROCESS.replace("KIND", kind), "train.py")
     assert code == 1, err
     assert "trains in a process that it starts" in out
     assert "out" not in left(tmp_path)
@@ -225,6 +250,25 @@ def test_gradients_of_another_size_are_not_called_the_same() -> None:
     assert cause is not None
     assert "step 2 is 4 with transformers and 1 here" in cause.text
     assert not cause.harmless
+
+
+def test_a_reason_that_is_harmless_hides_no_other_gradients() -> None:
+    theirs, ours = (ran([1.0], gradient_norms={"1": norm}) for norm in (1.0, 100.0))
+    cause = cause_from_probes(ran([]), theirs, ours)
+    assert cause is not None
+    assert cause.name == "gradients"
+    near = ran([1.000001], gradient_norms={"1": 100.0})
+    rounded = cause_before_probing(theirs, near, ran([1.0]), Difference(1, 1.0, 1.000001))
+    assert rounded is not None
+    assert not rounded.harmless
+
+
+def test_other_weights_at_the_end_are_not_called_the_same() -> None:
+    assert other_weights(0.0) is None
+    for largest in (1.0, None):
+        cause = other_weights(largest)
+        assert cause is not None
+        assert not cause.harmless
 
 
 def test_what_changes_something_on_the_hub_is_told_from_what_reads() -> None:
@@ -366,7 +410,7 @@ def test_a_reason_that_the_runs_show(theirs: Ran, ours: Ran, killed: Ran, name: 
         (ran([1.0]), ran([1.0]), 1, "dropout"),
         (ran([0.9]), ran([1.0], own_loss=[[1.0, 4]]), 1, "loss normalisation"),
         (ran([4.0]), ran([2.0], own_loss=[[1.0, 4], [3.0, 4]]), 2, "gradient accumulation"),
-        (ran([1.8]), ran([1.5], own_loss=[[1.0, 6], [3.0, 2]]), 2, "gradient accumulation"),
+        (ran([1.8]), ran([1.5], own_loss=[[1.0, 6], [3.0, 2]]), 2, None),
         (ran([1.0]), ran([0.9], own_loss=[[1.0, 4]]), 1, None),
         (ran([1.0]), ran([0.9]), 1, None),
     ],
@@ -376,6 +420,18 @@ def test_a_reason_that_a_closer_look_shows(theirs: Ran, ours: Ran, pieces: int, 
     assert (cause and cause.name) == name
     if name is None:
         assert not unknown(theirs, ours).harmless
+
+
+def test_what_accumulates_otherwise_is_told_from_what_counts_otherwise() -> None:
+    several = ran([], accumulation=4)
+    same = cause_from_single_batches(several, ran([1.0]), ran([1.0]))
+    assert same is not None
+    assert same.name == "gradient accumulation"
+    assert "override count_targets" in same.text
+    shifted = cause_from_single_batches(several, ran([0.9]), ran([1.0], own_loss=[[1.0, 4]]))
+    assert shifted is not None
+    assert shifted.name == "loss normalisation"
+    assert cause_from_single_batches(several, ran([0.9]), ran([0.8])) is None
 
 
 def test_losses_are_compared_bit_by_bit() -> None:

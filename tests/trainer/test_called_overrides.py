@@ -440,7 +440,7 @@ def test_overrides_are_called_with_the_arguments_that_transformers_gives_them(tm
     called: dict[str, Any] = {}
 
     class Strict(Trainer):
-        def get_eval_dataloader(self, eval_dataset: Any) -> Any:
+        def get_eval_dataloader(self, eval_dataset: Any) -> Any:  # type: ignore[override]
             called["get_eval_dataloader"] = eval_dataset
             return super().get_eval_dataloader(eval_dataset)
 

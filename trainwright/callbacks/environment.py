@@ -19,6 +19,8 @@ _PACKAGES = (
     "numpy",
     "safetensors",
     "peft",
+    "sentence-transformers",
+    "trl",
     "accelerate",
     "tokenizers",
 )

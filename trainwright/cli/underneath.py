@@ -42,8 +42,9 @@ def run(
 
 def with_startup(environment: dict[str, str]) -> dict[str, str]:
     """``environment`` for processes in which transformers' Trainer is ours."""
-    given = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(STARTUP)]
-    return environment | {"PYTHONPATH": os.pathsep.join([str(STARTUP), *given])}
+    # An empty entry stays: to Python it is the current folder.
+    words = environment["PYTHONPATH"].split(os.pathsep) if environment.get("PYTHONPATH") else []
+    return environment | {"PYTHONPATH": os.pathsep.join([str(STARTUP), *(w for w in words if w != str(STARTUP))])}
 
 
 def _command(script: str, rest: list[str]) -> list[str]:

@@ -42,6 +42,7 @@ class Redirection(MetaPathFinder):
         """Redirect the names, now and in modules that are imported later."""
         if not self.is_open:
             sys.meta_path.insert(0, self)
+            self._see_held_packages()
             self._see_package()
             self._change()
 
@@ -99,9 +100,22 @@ class Redirection(MetaPathFinder):
             # It looks names up in its modules, and keeps what it found.
             vars(package).pop(name, None)
 
+    def _see_held_packages(self) -> None:
+        """Somebody may hold the library's package as it was before it replaced itself, and read names from that."""
+        if self.library not in sys.modules:
+            return
+        for module in list(sys.modules.values()):
+            for held in list(getattr(module, "__dict__", {}).values()):
+                if isinstance(held, ModuleType) and held.__name__ == self.library:
+                    self._remember(held)
+
     def _see_package(self) -> None:
         package = sys.modules.get(self.library)
-        if package is not None and not any(package is seen for seen in self._packages):
+        if package is not None:
+            self._remember(package)
+
+    def _remember(self, package: ModuleType) -> None:
+        if not any(package is seen for seen in self._packages):
             self._packages.append(package)
 
 

@@ -39,17 +39,17 @@ def resolve_checkpoint(setup: Setup, wanted: str | Path | bool | None) -> Path |
         return fetched
     if (wanted is True or wanted == "auto") and (newest := _newest_with_replaced_weights(setup, run)):
         return _verified(_copied_if_foreign(newest, run, "hf"))
-    if wanted == "auto":
+    if wanted is True or wanted == "auto":
         if found := newest_good(run):
             return found
         _refuse_if_all_damaged(run)
+        if foreign := _newest_of_transformers(run):
+            return _verified(_copied_if_foreign(foreign, run, setup.args.checkpoint_format))
+    if wanted == "auto":
         if hint := _hint_of_foreign(run):
             logger.warning("%s holds no checkpoint to go on from%s.", run, hint)
         return None
     if wanted is True:
-        if found := newest_good(run):
-            return found
-        _refuse_if_all_damaged(run)
         _refuse_if_of_another_run(run)
         raise ValueError(
             f"resume_from_checkpoint=True, but {run} holds no checkpoint{_hint_of_foreign(run)}. "
@@ -85,14 +85,26 @@ def _newest_with_replaced_weights(setup: Setup, run: Path) -> Path | None:
     return next((folder for folder in newest if replacement_of_weights(folder)), None)
 
 
+def _is_of_transformers(folder: Path) -> bool:
+    return not has_manifest(folder) and all(
+        (folder / name).is_file() for name in ("optimizer.pt", "trainer_state.json")
+    )
+
+
+def _newest_of_transformers(run: Path) -> Path | None:
+    """The newest checkpoint that transformers wrote into a folder where none of ours is."""
+    if not run.is_dir() or all_checkpoints(run):
+        return None
+    found = [path for path in run.glob("checkpoint-*") if step_of(path) >= 0 and _is_of_transformers(path)]
+    return max(found, key=step_of, default=None)
+
+
 def _copied_if_foreign(folder: Path, run: Path, form: str) -> Path:
     """``folder``, or a copy in the run directory, in our own format, where another library wrote it or its weights.
 
     Read with ``weights_only=True`` and nothing else, as ``trainwright import`` does; the original stays as it is.
     """
     replaced = replacement_of_weights(folder) if form == "hf" else None
-    theirs = ("optimizer.pt", "trainer_state.json")
-    is_foreign = not has_manifest(folder) and all((folder / name).is_file() for name in theirs)
     if replaced is not None:
 
         def write(target: Path) -> None:
@@ -103,7 +115,7 @@ def _copied_if_foreign(folder: Path, run: Path, form: str) -> Path:
                 *(folder, replaced, run / IMPORTED),
             )
 
-    elif is_foreign:
+    elif _is_of_transformers(folder):
 
         def write(target: Path) -> None:
             done = import_checkpoint(folder, target)

@@ -73,6 +73,9 @@ def look_at_overrides(setup: Setup) -> None:
                 "(docs/coming-from-hugging-face.md); a method that calls super() around the training may stay."
             )
     unused = [method for method in found if method not in FOLLOWED]
+    if "_push_from_checkpoint" in unused and not setup.args.push_to_hub:
+        # Libraries define it; where nothing is pushed nobody misses it.
+        unused.remove("_push_from_checkpoint")
     if unused:
         instead = "".join(f"\n  {method}: {INSTEAD[method]}" for method in unused if method in INSTEAD)
         warnings.warn(

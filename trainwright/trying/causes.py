@@ -12,6 +12,8 @@ from trainwright.trying.running import Ran
 _PAGE = "docs/try.md"
 _RIGHT = "docs/coming-from-hugging-face.md#right-where-it-was-wrong"
 _REPORT = f"{_PAGE}#what-to-report"
+#: Of an update whose gradients were added in another order.
+_SAME_WEIGHTS = 1e-4
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,19 @@ def other_gradients(theirs: Ran, ours: Ran) -> Cause | None:
                 "docs/coming-from-hugging-face.md#a-loss-scaled-by-yourself",
             )
     return None
+
+
+def other_weights(largest: float | None) -> Cause | None:
+    """What equal losses hide as well: something that happens to the weights after the last of them."""
+    if largest is not None and largest <= _SAME_WEIGHTS:
+        return None
+    size = "they are not the same tensors" if largest is None else f"they differ by up to {largest:.1e}"
+    return Cause(
+        "weights",
+        f"the losses agree, but the weights at the end do not: {size}. The script, or one of its callbacks, changes "
+        "them after the last step in another way with each library.",
+        _REPORT,
+    )
 
 
 def cause_before_probing(theirs: Ran, ours: Ran, killed: Ran, difference: Difference) -> Cause | None:
@@ -68,7 +83,7 @@ def cause_before_probing(theirs: Ran, ours: Ran, killed: Ran, difference: Differ
             harmless=True,
         )
     if only_rounding(theirs.losses, ours.losses):
-        return Cause(
+        return other_gradients(theirs, ours) or Cause(
             "rounding",
             "the same numbers are added in another order; no loss differs by more than 0.001 %.",
             f"{_PAGE}#rounding",
@@ -82,7 +97,7 @@ def cause_from_probes(ours: Ran, their_probe: Ran, our_probe: Ran) -> Cause | No
     if not (their_probe.trained and our_probe.trained):
         return None
     if only_rounding(their_probe.losses, our_probe.losses):
-        return Cause(
+        return other_gradients(their_probe, our_probe) or Cause(
             "dropout",
             "dropout draws other random numbers, so losses cannot be compared step by step. With dropout off, both "
             "gave the same losses.",
@@ -91,44 +106,54 @@ def cause_from_probes(ours: Ran, their_probe: Ran, our_probe: Ran) -> Cause | No
         )
     own, pieces = _own_loss(our_probe.observed.get("own_loss")), ours.observed["accumulation"]
     their_loss, our_loss = (_first_loss(probe) for probe in (their_probe, our_probe))
-    if own is None or not _close(our_loss, own) or _close(their_loss, our_loss):
-        return None
-    numbers = (
-        f"the model's own mean loss of step 1 is {own:.6g}; transformers counts {their_loss:.6g}, trainwright "
-        f"{our_loss:.6g}."
-    )
-    if _close(their_loss, pieces * own) and pieces > 1:
-        return Cause(
-            "gradient accumulation",
-            f"{numbers} With gradient_accumulation_steps={pieces} transformers adds the losses of a step's batches up "
-            f"instead of averaging them, for this model: its loss and its gradient are {pieces} times as large.",
-            _RIGHT,
-        )
-    if pieces > 1:
-        return Cause(
-            "gradient accumulation",
-            f"{numbers} With gradient_accumulation_steps={pieces} transformers does not weigh the batches of a step by "
-            "their targets as the model does, so loss and gradient depend on how a batch is cut.",
-            _RIGHT,
-        )
+    if own is None or not _close(our_loss, own) or not _close(their_loss, pieces * own) or pieces == 1:
+        return _other_count(their_probe, our_probe) if pieces == 1 else None
     return Cause(
-        "loss normalisation",
-        f"{numbers} transformers divides the sum of this model's losses by another count of targets than the model "
-        "does: it counts labels that the model shifts away.",
+        "gradient accumulation",
+        f"{_numbers(own, their_loss, our_loss)} With gradient_accumulation_steps={pieces} transformers adds the losses "
+        f"of a step's batches up instead of averaging them, for this model: its loss and its gradient are {pieces} "
+        "times as large.",
         _RIGHT,
     )
 
 
 def cause_from_single_batches(ours: Ran, their_probe: Ran, our_probe: Ran) -> Cause | None:
-    """What a short run of both with one batch a step tells."""
-    if not (their_probe.trained and our_probe.trained and only_rounding(their_probe.losses, our_probe.losses)):
+    """What a short run of both with one batch a step tells, where several are accumulated otherwise."""
+    if not (their_probe.trained and our_probe.trained):
         return None
+    if not only_rounding(their_probe.losses, our_probe.losses):
+        return _other_count(their_probe, our_probe)
     return Cause(
         "gradient accumulation",
         "with gradient_accumulation_steps=1, and without dropout, both gave the same losses; with "
-        f"{ours.observed['accumulation']} they weigh the batches of a step differently: here by their targets, so that "
-        "loss and gradient do not depend on how a batch is cut.",
+        f"{ours.observed['accumulation']} transformers adds the batches of a step up in its own way, and here each "
+        "counts by its number of targets. That is the mean over the whole step where the loss is a mean over targets; "
+        "for a mean over something else, such as one with class weights, override count_targets.",
         _RIGHT,
+    )
+
+
+def _other_count(their_probe: Ran, our_probe: Ran) -> Cause | None:
+    """Where one batch a step gives another loss: a mean over another number of targets than the model's own."""
+    own, their_loss, our_loss = (
+        _own_loss(our_probe.observed.get("own_loss")),
+        _first_loss(their_probe),
+        _first_loss(our_probe),
+    )
+    if own is None or not _close(our_loss, own) or _close(their_loss, our_loss):
+        return None
+    return Cause(
+        "loss normalisation",
+        f"{_numbers(own, their_loss, our_loss)} transformers divides the sum of this model's losses by another count "
+        "of targets than the model does: it counts labels that the model shifts away.",
+        _RIGHT,
+    )
+
+
+def _numbers(own: float, theirs: float, ours: float) -> str:
+    return (
+        f"without dropout the model's own mean loss of step 1 is {own:.6g}; transformers counts {theirs:.6g}, "
+        f"trainwright {ours:.6g}."
     )
 
 

@@ -15,8 +15,9 @@ import torch
 
 import trainwright
 from trainwright.training import build
-from trainwright.trying.plan import OURS, Plan
+from trainwright.trying.plan import OURS, THEIRS, Plan
 from trainwright.trying.recorder import Recorder
+from trainwright.trying.refusing import refuse_to_train
 from trainwright.trying.safety import redirect, shorten
 
 
@@ -71,6 +72,9 @@ def _wrap_making(trainer: Any, arguments: Any, recorder: Recorder) -> None:
             redirect(given, recorder.plan)
             shorten(given, recorder.plan)
         original(*bound.args, **bound.kwargs)
+        if recorder.plan.library == THEIRS:
+            # Where transformers writes checkpoints and deletes older ones; a subclass may say otherwise.
+            self._get_output_dir = lambda trial=None: str(recorder.plan.output_dir)
         self.add_callback(recorder)
         recorder.facts["construction_seconds"] = recorder.now() - began
 
@@ -83,6 +87,8 @@ def _wrap_training(trainer: Any, recorder: Recorder) -> None:
 
     @functools.wraps(original)
     def train(self: Any, *words: Any, **named: Any) -> Any:
+        if os.getpid() != recorder.process:
+            refuse_to_train()
         bound = _bound(signature, original, self, *words, **named)
         if bound.arguments.get("resume_from_checkpoint"):
             recorder.facts["resumes"] = str(bound.arguments["resume_from_checkpoint"])
@@ -105,8 +111,7 @@ def _wrap_training(trainer: Any, recorder: Recorder) -> None:
 def _wrap_saving(trainer: Any, plan: Plan) -> None:
     """Let ``save_model("./mine")`` write into the run's own folder."""
     original = trainer.save_model
-    # A resumed run goes on in the folder of the killed one.
-    own = Path(plan.folder).resolve().parent
+    own = Path(plan.folder).resolve()
 
     @functools.wraps(original)
     def save_model(self: Any, output_dir: Any = None, *words: Any, **named: Any) -> Any:

@@ -21,8 +21,6 @@ class Plan:
     #: Everything that this run writes lies in it.
     folder: str
     steps: int
-    #: The run directory where it is not ``folder/output``: a resumed run takes up that of the killed one.
-    output: str = ""
     #: Kill this process at about half of the steps, after a checkpoint.
     killed: bool = False
     #: The checkpoint to resume from.
@@ -40,7 +38,7 @@ class Plan:
 
     @property
     def output_dir(self) -> Path:
-        return Path(self.output) if self.output else Path(self.folder) / "output"
+        return Path(self.folder) / "output"
 
     def write(self) -> Path:
         """Write the plan where the process finds it."""

@@ -33,6 +33,8 @@ class Recorder(TrainerCallback):
 
     def __init__(self, plan: Plan, resume_from: str) -> None:
         self.plan, self.resume_from = plan, resume_from
+        #: The process that is observed; one that it forks has this recorder too.
+        self.process = os.getpid()
         self.facts: dict[str, Any] = {"library": plan.library, "losses": {}, "ends": {}, "batches": {}, "saves": []}
         self._trainer: Any = None
         self._batches: list[Any] = []
@@ -81,6 +83,8 @@ class Recorder(TrainerCallback):
         facts |= {"dropout": has_dropout(model), "weights": _as_text(_row_sums(dict(model.named_parameters())))}
         if self.plan.library == THEIRS:
             self._wrap_training_step(trainer)
+        else:
+            self._wrap_record_loss(trainer.engine)
         self._spent += time.perf_counter() - began
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -100,7 +104,7 @@ class Recorder(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
         if logs and "loss" in logs:
-            # transformers' are noted from its training_step: some versions round what they log.
+            # Where both are noted before: a script's own log() may round them, or leave them out.
             self.facts["losses"].setdefault(state.global_step, float(logs["loss"]))
         if logs and logs.get("grad_norm") is not None:
             self.facts.setdefault("gradient_norms", {})[state.global_step] = float(logs["grad_norm"])
@@ -121,6 +125,15 @@ class Recorder(TrainerCallback):
             return loss
 
         trainer.training_step = training_step
+
+    def _wrap_record_loss(self, engine: Any) -> None:
+        original = engine.record_loss
+
+        def record_loss(loss: Any) -> None:
+            original(loss)
+            self._loss = None if loss is None else loss.detach().float()
+
+        engine.record_loss = record_loss
 
     def note_batch(self, batch: Any) -> None:
         """Called with each batch before it is trained on."""

@@ -28,11 +28,14 @@ class Trainer:
     """Stands for transformers' Trainer where a try cannot follow."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        if folder := os.environ.get(FOLDER):
-            Path(folder, MARK).touch()
-        raise RuntimeError(
-            "trainwright try sees one process: a training in a process that the script starts is not run."
-        )
+        refuse_to_train()
+
+
+def refuse_to_train() -> NoReturn:
+    """Leave word that a process wanted to train which the script has started."""
+    if folder := os.environ.get(FOLDER):
+        Path(folder, MARK).touch()
+    raise RuntimeError("trainwright try sees one process: a training in a process that the script starts is not run.")
 
 
 def refuse_in_children(folder: str) -> None:

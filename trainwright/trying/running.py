@@ -69,6 +69,8 @@ class Processes:
         """Run a plan to its end; one that takes too long is killed with everything it started."""
         path = plan.write()
         code = self._run_forked(path) if self._fork else self._run_new(path, plan)
+        # The script's words may hold a token, and the folder may be kept.
+        path.unlink(missing_ok=True)
         return Ran(plan, -signal.SIGKILL if code is None else code, code is None, _read(Path(plan.folder) / OBSERVED))
 
     def _run_new(self, path: Path, plan: Plan) -> int | None:
@@ -92,6 +94,11 @@ class Processes:
             self._server.stdin.write(f"{path}\n".encode())
             self._server.stdin.flush()
             self._run = self._answer(self._server)
+            if self._run is None:
+                # It is still importing: its answers would be taken for those of the next run.
+                self.close()
+                self._server = None
+                return None
             code = self._answer(self._server)
             if code is None:
                 self._end_run()

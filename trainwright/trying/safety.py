@@ -65,8 +65,24 @@ def _only_reads(name: str) -> bool:
     return name.startswith(begins) or name.endswith(("_info", "_exists")) or name == "run_as_future"
 
 
+def pin_output_dir(kind: type, plan: Plan) -> None:
+    """Let ``output_dir`` of arguments be the run's own folder, whatever is assigned to it, and whenever."""
+
+    def get(args: Any) -> str:
+        return str(plan.output_dir)
+
+    def keep(args: Any, value: object) -> None:
+        vars(args)["output_dir"] = str(plan.output_dir)
+
+    for one in kind.__mro__:
+        # A subclass with a default of its own has a second one.
+        if "output_dir" in vars(one) or "output_dir" in vars(one).get("__annotations__", {}):
+            one.output_dir = property(get, keep)  # type: ignore[attr-defined]
+
+
 def redirect(args: Any, plan: Plan) -> None:
     """Let arguments write into the run's own folder only, and report to nobody."""
+    pin_output_dir(type(args), plan)
     args.output_dir = str(plan.output_dir)
     if getattr(args, "logging_dir", None):
         args.logging_dir = str(Path(plan.folder) / "trackers")

@@ -132,10 +132,11 @@ def _below(facts: dict[str, Any]) -> list[str]:
     if facts["speed"]["noisy"]:
         lines.append(_BUSY)
     lines.append(
-        "Not run: evaluations, and what comes after train(). Learning rates follow a schedule over these steps. "
+        "Not run: evaluations (eval_loss is a mean over targets here, over batches with transformers), and what comes "
+        "after train(). Learning rates follow a schedule over these steps. "
         "What the Trainer writes went into a temporary folder."
     )
-    return [*lines, "", *_switch(facts["switch"]), "", *_going_back()]
+    return [*lines, "", *_switch(facts["switch"]), "", *_going_back(bool(facts["switch"]))]
 
 
 def _switch(changes: list[dict[str, Any]]) -> list[str]:
@@ -149,10 +150,13 @@ def _switch(changes: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _going_back() -> list[str]:
+def _going_back(is_changed: bool) -> list[str]:
+    first = "undo that" if is_changed else "start it as before"
+    setting = 'TrainingArguments(checkpoint_format="hf")' if is_changed else "TRAINWRIGHT_CHECKPOINT_FORMAT=hf"
     return [
-        "To go back: undo that. `trainwright export runs/mine/checkpoint-500 --to hf` turns a checkpoint into one that",
-        'transformers resumes from; with TrainingArguments(checkpoint_format="hf") every checkpoint is one.',
+        f"To go back: {first}, and resume from an export. `trainwright export runs/mine/checkpoint-500 --to hf` writes",
+        "runs/mine/exported/checkpoint-500 for transformers. (It would take checkpoint-500 itself, too, but with a new",
+        f"optimizer, and without a word.) With {setting} every checkpoint is such a one.",
     ]
 
 
@@ -169,7 +173,8 @@ def _show_failure(facts: dict[str, Any], console: Console) -> None:
         console.print(escape(f"  {line}"), highlight=False, soft_wrap=True)
     if failed["library"] == OURS:
         console.print(
-            "It trains on transformers, so it should here: please report it (docs/try.md, What to report).",
+            "With transformers it trained, as far as a try goes (evaluations are off). If it trains and evaluates "
+            "there without a try too, please report it (docs/try.md, What to report).",
             highlight=False,
             soft_wrap=True,
         )

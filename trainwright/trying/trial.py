@@ -18,6 +18,7 @@ from trainwright.trying.causes import (
     cause_from_probes,
     cause_from_single_batches,
     other_gradients,
+    other_weights,
     unknown,
 )
 from trainwright.trying.compare import (
@@ -89,7 +90,7 @@ class _Try:
         self.on_gpu = on_gpu
         #: Whether runs add in a fixed order; a model that cannot is found out by the first of them.
         self.repeatable = on_gpu
-        self._left = folder / "left-by-trainwright"
+        self._left = folder / "left"
 
     def plan(self, library: str, name: str, **more: Any) -> Plan:
         script = self.request.script
@@ -146,21 +147,23 @@ class _Try:
         return [self.processes.run(self.plan(library, name, **more)) for library in (THEIRS, OURS)]
 
     def _resume(self, killed: list[Ran]) -> list[Ran | None]:
-        """Resume both where they were killed, each alone: their steps are measured too, and in the other order."""
+        """Resume both where they were killed, each alone: their steps are measured too, and in the other order.
+
+        From a copy of the checkpoint, in a new folder: a script may clear its output folder, or refuse one with files.
+        """
         found: list[Ran | None] = []
         for ran in reversed(killed):
             checkpoint = newest_checkpoint(ran.plan.output_dir) if ran.was_killed else None
-            output = str(ran.plan.output_dir)
-            if ran.plan.library == OURS and checkpoint is not None:
-                # The resumed run makes place for its own.
-                shutil.copytree(checkpoint, self._left / checkpoint.name)
-            plan = self.plan(ran.plan.library, "resumed", output=output, resume_from=str(checkpoint))
-            found.insert(0, self.processes.run(plan) if checkpoint else None)
+            if checkpoint is None:
+                found.insert(0, None)
+                continue
+            kept = shutil.copytree(checkpoint, self._left / ran.plan.library / checkpoint.name)
+            found.insert(0, self.processes.run(self.plan(ran.plan.library, "resumed", resume_from=str(kept))))
         return found
 
     def _go_back(self, killed: Ran) -> dict[str, Any] | None:
         """Let transformers resume from the checkpoint that our killed run left."""
-        checkpoint = newest_checkpoint(self._left) if killed.was_killed else None
+        checkpoint = newest_checkpoint(self._left / OURS) if killed.was_killed else None
         return _back(self.processes.run(self.plan(THEIRS, "back", export_from=str(checkpoint)))) if checkpoint else None
 
     def _speeds(self, straight: list[Ran], resumed: list[Ran | None]) -> dict[str, dict[str, Any]]:
@@ -187,7 +190,7 @@ class _Try:
         facts["gradient_norms"] = {one.plan.library: list(one.gradient_norms.values()) for one in straight}
         facts["largest_weight_difference"] = weights_difference(theirs, ours)
         if difference is None:
-            cause = other_gradients(theirs, ours)
+            cause = other_gradients(theirs, ours) or other_weights(facts["largest_weight_difference"])
             return facts | ({"agrees": facts["equal"]} if cause is None else {"cause": asdict(cause), "agrees": False})
         cause = cause_before_probing(theirs, ours, killed[0], difference) or self._probe(theirs, ours)
         gap = abs(difference.first - difference.second)
