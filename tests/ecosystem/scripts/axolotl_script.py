@@ -1,4 +1,4 @@
-"""axolotl's Trainers, each built as its own builders do: words one by one or packed, and preferences."""
+"""axolotl's Trainers, without its command and its builders: rows one by one or packed, and preferences."""
 
 from __future__ import annotations
 
