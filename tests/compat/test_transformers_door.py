@@ -193,3 +193,26 @@ def test_trl_fine_tunes_with_our_trainer_underneath(tmp_path: Path) -> None:
     assert "trainwright.trainer.trainer.Trainer" in ours.kinds
     theirs = run(Case("trl", "sft-lora"), tmp_path / "theirs", underneath=False)
     assert ours.differences(theirs) == []
+
+
+HELD = """
+import transformers
+transformers.Trainer
+import trainwright.compat.transformers as door
+from transformers import Trainer
+assert transformers.Trainer is Trainer and "trainwright" in Trainer.__module__, transformers.Trainer
+door.close()
+assert transformers.Trainer.__module__ == "transformers.trainer"
+"""
+
+
+@pytest.mark.slow
+def test_a_package_that_somebody_holds_gives_the_same_name(tmp_path: Path) -> None:
+    """transformers replaces itself while it is imported; the script has the one from before."""
+    done = python(HELD, tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_empty_entry_of_pythonpath_stays() -> None:
+    assert with_startup({"PYTHONPATH": f"{os.pathsep}/x"})["PYTHONPATH"] == os.pathsep.join([str(STARTUP), "", "/x"])
+    assert with_startup({})["PYTHONPATH"] == str(STARTUP)
