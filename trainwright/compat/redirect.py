@@ -102,11 +102,12 @@ class Redirection(MetaPathFinder):
 
     def _see_held_packages(self) -> None:
         """Somebody may hold the library's package as it was before it replaced itself, and read names from that."""
-        if self.library not in sys.modules:
+        file = getattr(sys.modules.get(self.library), "__file__", None)
+        if file is None:
             return
         for module in list(sys.modules.values()):
             for held in list(getattr(module, "__dict__", {}).values()):
-                if isinstance(held, ModuleType) and held.__name__ == self.library:
+                if isinstance(held, ModuleType) and vars(held).get("__file__") == file:
                     self._remember(held)
 
     def _see_package(self) -> None:

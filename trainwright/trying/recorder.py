@@ -133,7 +133,7 @@ class Recorder(TrainerCallback):
             original(loss)
             self._loss = None if loss is None else loss.detach().float()
 
-        engine.record_loss = record_loss
+        vars(engine)["record_loss"] = record_loss
 
     def note_batch(self, batch: Any) -> None:
         """Called with each batch before it is trained on."""
