@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
 from torch import nn
 
@@ -131,16 +132,27 @@ def test_a_transformers_arguments_object_is_accepted(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_transformers_is_named_and_nothing_in_it_unpickled(tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"max_steps": 1, "save_steps": 1, "use_cpu": True, "disable_tqdm": True}
-    hf_args = transformers.TrainingArguments(str(tmp_path), **settings)
+@pytest.mark.parametrize("wanted", [True, "auto"])
+def test_a_folder_of_transformers_is_resumed_from_and_nothing_in_it_unpickled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: Any
+) -> None:
+    settings: dict[str, Any] = {"save_steps": 1, "use_cpu": True, "disable_tqdm": True, "report_to": "none"}
+    hf_args = transformers.TrainingArguments(str(tmp_path), max_steps=1, **settings)
     rows: Any = sentence_rows(8)
     transformers.Trainer(tiny_bert(), hf_args, train_dataset=rows).train()
-    trainer = trainwright.Trainer(
-        tiny_bert(), trainwright.TrainingArguments(str(tmp_path), **settings), train_dataset=rows
-    )
-    with pytest.raises(ValueError, match="If another library wrote it: trainwright import"):
-        trainer.train(resume_from_checkpoint=True)
+    read, load = [], torch.load
+
+    def only_weights(path: Any, *words: Any, **named: Any) -> Any:
+        read.append((Path(path).name, named.get("weights_only")))
+        return load(path, *words, **named)
+
+    monkeypatch.setattr(torch, "load", only_weights)
+    args = trainwright.TrainingArguments(str(tmp_path), max_steps=2, **settings)
+    trainer = trainwright.Trainer(tiny_bert(), args, train_dataset=rows)
+    trainer.train(resume_from_checkpoint=wanted)
+    assert trainer._present_run().first_step == 1
+    assert {safely for _, safely in read} == {True}
+    assert "training_args.bin" not in {name for name, _ in read}
 
 
 def test_the_checkpoint_opens_with_from_pretrained(tmp_path: Path) -> None:
