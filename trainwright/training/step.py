@@ -59,14 +59,16 @@ def learn_signatures(setup: Setup, model: nn.Module) -> None:
 def take_loss_function(setup: Setup, function: Callable[..., Tensor] | None) -> None:
     """Set the loss function, also in a Trainer that is built: subclasses do it after they called our constructor."""
     setup.compute_loss_func = function
-    if isinstance(setup.calling, Calling):
-        found = _calling_of_the_loss(setup, base_model(setup.model), setup.calling.target_counter)
-        setup.calling = replace(setup.calling, **found)
+    _learn_loss_again(setup)
 
 
 def take_loss_kwargs(setup: Setup, accepts: bool) -> None:
     """Let a subclass say whether its loss counts items, whatever the model's signature says."""
     setup.model_accepts_loss_kwargs = setup.loss_kwargs_by_subclass = accepts
+    _learn_loss_again(setup)
+
+
+def _learn_loss_again(setup: Setup) -> None:
     if isinstance(setup.calling, Calling):
         found = _calling_of_the_loss(setup, base_model(setup.model), setup.calling.target_counter)
         setup.calling = replace(setup.calling, **found)
