@@ -196,6 +196,13 @@ def test_trl_fine_tunes_with_our_trainer_underneath(tmp_path: Path) -> None:
 
 
 HELD = """
+class Warns:
+    @property
+    def __class__(self):
+        raise FutureWarning("deprecated: do not look at me")
+
+# torch.distributed.reduce_op is such an object
+deprecated = Warns()
 import transformers
 transformers.Trainer
 import trainwright.compat.transformers as door

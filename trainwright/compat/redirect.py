@@ -107,7 +107,8 @@ class Redirection(MetaPathFinder):
             return
         for module in list(sys.modules.values()):
             for held in list(getattr(module, "__dict__", {}).values()):
-                if isinstance(held, ModuleType) and vars(held).get("__file__") == file:
+                # By its type: isinstance() asks the object, and some answer with a warning or an import.
+                if issubclass(type(held), ModuleType) and vars(held).get("__file__") == file:
                     self._remember(held)
 
     def _see_package(self) -> None:

@@ -162,7 +162,7 @@ def own_files(plan: Plan) -> list[str]:
     found = [str(Path(plan.script).resolve())]
     for module in list(sys.modules.values()):
         name = getattr(module, "__file__", None)
-        if not name or not name.endswith(".py"):
+        if not isinstance(name, str) or not name.endswith(".py"):
             continue
         path = Path(name).resolve()
         is_own = any(path.is_relative_to(folder) for folder in plan.own_folders)
