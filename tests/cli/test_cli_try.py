@@ -228,6 +228,29 @@ class Pretended:
         return Ran(plan, -9, False, facts)
 
 
+@pytest.mark.full
+def test_a_script_that_clears_its_folder_is_killed_and_resumed_all_the_same(tmp_path: Path) -> None:
+    before = LANGUAGE_MODEL.index("transformers.Trainer(")
+    clears = "import shutil\nshutil.rmtree(args.output_dir, ignore_errors=True)\n"
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious").touch()
+    script = LANGUAGE_MODEL[:before] + clears + LANGUAGE_MODEL[before:]
+    _, out, err = tried(tmp_path, script, "--json", "train.py")
+    facts = json.loads(out)
+    assert facts["resume"]["trainwright"]["equal"], (facts, err)
+    assert facts["back"]["resumed"]
+    assert (tmp_path / "out" / "precious").exists()
+
+
+@pytest.mark.slow
+def test_a_run_that_does_not_even_begin_in_time_says_so(tmp_path: Path) -> None:
+    """Within its first second the process that the runs are forked from is still importing torch."""
+    code, out, _ = tried(tmp_path, LANGUAGE_MODEL, "--timeout", "1", "train.py")
+    assert code == 1
+    assert "did not end in time: raise --timeout, or lower --steps." in out
+    assert left(tmp_path) <= {f"tmp/{name}" for name in os.listdir(tmp_path / "tmp") if name.endswith(".log")}
+
+
 REFUSAL = "RuntimeError: cumsum_cuda_kernel does not have a deterministic implementation, but you set ..."
 
 
