@@ -123,10 +123,7 @@ def test_a_signal_to_the_launcher_saves_everywhere(
     sent: signal.Signals, code: int, tmp_path: Path, whole: list[Any]
 ) -> None:
     command = [*OURS, "--max-restarts", "3", SCRIPT, str(tmp_path), "wait", "5", "0"]
-    # As from a terminal: tests in the background of a shell ignore SIGINT, and what they start would do so too.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     running = subprocess.Popen(command, env=ENVIRONMENT, cwd=ROOT, start_new_session=True)
-    signal.signal(signal.SIGINT, before)
     try:
         deadline = time.monotonic() + 60
         while not all((tmp_path / f"waits-{rank}").exists() for rank in range(2)):
