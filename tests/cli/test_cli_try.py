@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from trainwright.trying.causes import (
     cause_before_probing,
@@ -23,6 +25,7 @@ from trainwright.trying.causes import (
 )
 from trainwright.trying.compare import Difference, first_difference, is_noisy, only_rounding, within_noise
 from trainwright.trying.plan import Plan, kill_at, save_every
+from trainwright.trying.recorder import Recorder
 from trainwright.trying.running import Ran
 from trainwright.trying.safety import _only_reads, environment
 from trainwright.trying.switch import changes_in
@@ -478,3 +481,18 @@ def test_a_busy_machine_compares_nothing() -> None:
     assert is_noisy(took(1.0, 2.0, quartiles=(1.0, 1.1)))
     assert within_noise(calm, took(1.05, 1.2, quartiles=(1.0, 1.1)))
     assert not within_noise(calm, took(0.5, 0.6, quartiles=(0.5, 0.6)))
+
+
+def test_what_a_gpu_still_has_to_do_belongs_to_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+
+    def wait(device: Any = None) -> None:
+        clock[0] += 1.0
+
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(torch.accelerator, "synchronize", wait)
+    recorder = Recorder(Plan("trainwright", "train.py", [], "", 3), "")
+    args = SimpleNamespace(device=torch.device("cuda"), max_steps=3)
+    for step in (1, 2, 3):
+        recorder.on_step_end(args, SimpleNamespace(global_step=step), None)
+    assert recorder.facts["ends"] == {1: 1.0, 2: 2.0, 3: 3.0}

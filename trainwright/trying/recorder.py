@@ -56,6 +56,7 @@ class Recorder(TrainerCallback):
     def finish(self) -> None:
         """Called when ``train()`` has returned."""
         facts, model = self.facts, self._trainer.model
+        _wait_for_device(self._trainer.args.device)
         facts["train_returned"] = self.now()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         facts["peak_rss"] = peak if sys.platform == "darwin" else peak * 1024
@@ -88,7 +89,10 @@ class Recorder(TrainerCallback):
         self._spent += time.perf_counter() - began
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        began, step = time.perf_counter(), state.global_step
+        step = state.global_step
+        # What the device has still to do belongs to this step, not to noting it.
+        _wait_for_device(args.device)
+        began = time.perf_counter()
         self.facts["ends"][step] = self.now()
         self.facts["batches"][step] = [one["sums"] for one in self._batches]
         self.facts.setdefault("samples", {})[step] = sum(one["samples"] for one in self._batches)
@@ -153,6 +157,11 @@ class Recorder(TrainerCallback):
             time.sleep(0.02)
         self.end("killed")
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _wait_for_device(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 def _tensors_of(batch: Any) -> dict[str, Tensor]:
