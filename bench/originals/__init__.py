@@ -1,0 +1,1 @@
+"""The original projects' own examples, tests and recipes, run through our doors."""
