@@ -15,8 +15,12 @@ Decomposition = Callable[..., Any]
 
 
 def decompositions() -> dict[Any, Decomposition]:
-    """torch's table, by which graphs become core operations, with recurrent layers taken one by one."""
+    """torch's table, by which graphs become core operations, with recurrent layers taken one by one.
+
+    Linear layers stay whole: a product that is told to take a matrix the other way round needs no copy of it.
+    """
     table = torch.export.default_decompositions()
+    table.pop(_aten.linear.default)
     for operation in _RECURRENT:
         table[operation] = _layer_by_layer(table[operation])
     return table

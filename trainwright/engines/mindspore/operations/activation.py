@@ -12,7 +12,8 @@ from mindspore import ops
 
 from trainwright.engines.mindspore.arrays import torch_type
 from trainwright.engines.mindspore.operations.arithmetic import clamp, tanh
-from trainwright.engines.mindspore.operations.types import Number, cast, constant, widened
+from trainwright.engines.mindspore.operations.by_products import spread, summed
+from trainwright.engines.mindspore.operations.types import Number, cast, constant, dims_of, widened
 
 aten = torch.ops.aten
 #: How losses are gathered over elements, by torch's numbers for it.
@@ -107,7 +108,8 @@ def softmax(array: Array, dim: int, half_to_float: bool | torch.dtype | None = F
         return ops.exp(array - array)
     wide = widened(array)
     powers = ops.exp(wide - ops.stop_gradient(_largest(wide, dim)))
-    return cast(powers / ops.sum(powers, dim, True), torch_type(array))
+    whole = spread(summed(powers, dims_of(powers, dim), True), powers.shape)
+    return cast(powers / whole, torch_type(array))
 
 
 def log_softmax(array: Array, dim: int, half_to_float: bool | torch.dtype | None = False) -> Array:
@@ -117,7 +119,8 @@ def log_softmax(array: Array, dim: int, half_to_float: bool | torch.dtype | None
         return array - array
     wide = widened(array)
     shifted = wide - ops.stop_gradient(_largest(wide, dim))
-    return cast(shifted - ops.log(ops.sum(ops.exp(shifted), dim, True)), torch_type(array))
+    whole = ops.log(summed(ops.exp(shifted), dims_of(shifted, dim), True))
+    return cast(shifted - spread(whole, shifted.shape), torch_type(array))
 
 
 def _soft_input(array: Array, dtype: bool | torch.dtype | None) -> Array:

@@ -10,6 +10,7 @@ from mindspore import Tensor as Array
 from mindspore import ops
 
 from trainwright.engines.mindspore.arrays import torch_type
+from trainwright.engines.mindspore.operations.by_products import met
 from trainwright.engines.mindspore.operations.types import (
     Number,
     alike,
@@ -30,12 +31,13 @@ def add(one: object, other: object, alpha: Number = 1) -> Array:
     one, other = alike(one, other)
     if is_bool(one):
         return ops.logical_or(one, other)
+    one, other = met(one, other)
     return one + (other if alpha == 1 else other * constant(alpha, torch_type(other)))
 
 
 def sub(one: object, other: object, alpha: Number = 1) -> Array:
     """``one - alpha * other``."""
-    one, other = alike(one, other)
+    one, other = met(*alike(one, other))
     return one - (other if alpha == 1 else other * constant(alpha, torch_type(other)))
 
 
@@ -48,13 +50,16 @@ def rsub(one: object, other: object, alpha: Number = 1) -> Array:
 def mul(one: object, other: object) -> Array:
     """The product; of truth values, whether both hold."""
     one, other = alike(one, other)
-    return ops.logical_and(one, other) if is_bool(one) else one * other
+    if is_bool(one):
+        return ops.logical_and(one, other)
+    one, other = met(one, other)
+    return one * other
 
 
 def div(one: object, other: object, rounding_mode: str | None = None) -> Array:
     """The quotient, or its whole part towards zero ("trunc") or towards minus infinity ("floor")."""
     if rounding_mode is None:
-        one, other = alike(one, other, floating=True)
+        one, other = met(*alike(one, other, floating=True))
         return one / other
     one, other = alike(one, other)
     if rounding_mode == "floor":

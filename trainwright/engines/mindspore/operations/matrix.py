@@ -11,6 +11,7 @@ from mindspore import Tensor as Array
 from mindspore import ops
 
 from trainwright.engines.mindspore.arrays import torch_type
+from trainwright.engines.mindspore.operations.by_products import spread
 from trainwright.engines.mindspore.operations.reduction import mean
 from trainwright.engines.mindspore.operations.shape import reshape
 from trainwright.engines.mindspore.operations.types import Number, cast, constant, widened
@@ -30,30 +31,35 @@ def product_and(added: Array, one: Array, other: Array, *, beta: Number = 1, alp
         result = result * constant(alpha, torch_type(result))
     if beta == 0:  # what is not wanted may be NaN, and NaN times zero is NaN
         return result
+    added = spread(added, result.shape)
     return result + (added if beta == 1 else added * constant(beta, torch_type(added)))
 
 
 def linear(array: Array, weight: Array, bias: Array | None = None) -> Array:
     """``array @ weight.T + bias``."""
-    result = product(array, ops.transpose(weight, (1, 0)))
-    return result if bias is None else result + bias
+    rows = reshape(array, [-1, weight.shape[1]]) if array.ndim != 2 else array
+    # The flag saves a copy of the weight, and one of its gradient.
+    result = ops.MatMul(transpose_b=True)(rows, weight)
+    if bias is not None:
+        result = result + spread(bias, result.shape)
+    return reshape(result, [*array.shape[:-1], weight.shape[0]]) if array.ndim != 2 else result
 
 
 def _standardized(array: Array, dims: Sequence[int], eps: float) -> tuple[Array, Array, Array, Array]:
     """With mean zero and variance one over ``dims``; and the mean, the variance, and what was divided by, inverted."""
     centre = mean(array, dims, keepdim=True)
-    distance = array - centre
-    spread = mean(distance * distance, dims, keepdim=True)
-    scale = ops.rsqrt(spread + constant(eps, torch_type(array)))
-    return distance * scale, centre, spread, scale
+    distance = array - spread(centre, array.shape)
+    variance = mean(distance * distance, dims, keepdim=True)
+    scale = ops.rsqrt(variance + constant(eps, torch_type(array)))
+    return distance * spread(scale, array.shape), centre, variance, scale
 
 
 def _scaled(array: Array, weight: Array | None, bias: Array | None, shape: Sequence[int] | None = None) -> Array:
     dtype = torch_type(array)
     if weight is not None:
-        array = array * cast(weight if shape is None else reshape(weight, shape), dtype)
+        array = array * spread(cast(weight if shape is None else reshape(weight, shape), dtype), array.shape)
     if bias is not None:
-        array = array + cast(bias if shape is None else reshape(bias, shape), dtype)
+        array = array + spread(cast(bias if shape is None else reshape(bias, shape), dtype), array.shape)
     return array
 
 
@@ -74,7 +80,7 @@ def rms_norm(
     smallest = torch.finfo(torch_type(array)).eps if eps is None else eps
     wide = widened(array)
     scale = ops.rsqrt(mean(wide * wide, dims, keepdim=True) + constant(smallest, torch_type(wide)))
-    return cast(_scaled(wide * scale, weight, None), torch_type(array)), scale
+    return cast(_scaled(wide * spread(scale, wide.shape), weight, None), torch_type(array)), scale
 
 
 def group_norm(
@@ -117,14 +123,14 @@ def batch_norm(
         empty = constant(torch.empty(0), torch_type(array))
         return result, empty, empty, running_mean, running_var
     dims, shape = _per_channel(array)
-    result, centre, spread, scale = _standardized(widened(array), dims, eps)
+    result, centre, variance, scale = _standardized(widened(array), dims, eps)
     result = cast(_scaled(result, weight, bias, shape), torch_type(array))
-    centre, spread, scale = (reshape(value, [-1]) for value in (centre, spread, scale))
+    centre, variance, scale = (reshape(value, [-1]) for value in (centre, variance, scale))
     count = array.size // array.shape[1]
     if running_mean is None or running_var is None:
         return result, centre, scale, None, None
     # Gradients stop: statistics are no path to the loss. The kept variance is the unbiased one.
-    unbiased = spread * constant(count / (count - 1) if count > 1 else math.nan, torch_type(spread))
+    unbiased = variance * constant(count / (count - 1) if count > 1 else math.nan, torch_type(variance))
     moved = [
         old + (ops.stop_gradient(new).astype(old.dtype) - old) * constant(momentum, torch_type(old))
         for old, new in ((running_mean, centre), (running_var, unbiased))
@@ -143,8 +149,8 @@ def batch_norm_fixed(
 ) -> tuple[Array, Array, Array]:
     """Normalized by the running statistics; nothing is measured."""
     _, shape = _per_channel(array)
-    wide, centre, spread = widened(array), widened(running_mean), widened(running_var)
-    scale = ops.rsqrt(spread + constant(eps, torch_type(spread)))
+    wide, centre, variance = widened(array), widened(running_mean), widened(running_var)
+    scale = ops.rsqrt(variance + constant(eps, torch_type(variance)))
     result = (wide - reshape(centre, shape)) * reshape(scale, shape)
     empty = constant(torch.empty(0), torch_type(array))
     return cast(_scaled(result, weight, bias, shape), torch_type(array)), empty, empty

@@ -10,6 +10,7 @@ from mindspore import Tensor as Array
 from mindspore import ops
 
 from trainwright.engines.mindspore.arrays import torch_type
+from trainwright.engines.mindspore.operations.by_products import summed
 from trainwright.engines.mindspore.operations.shape import part, permute, reshape
 from trainwright.engines.mindspore.operations.types import Number, cast, constant, dims_of, widened
 
@@ -27,7 +28,7 @@ def _summable(array: Array, dtype: torch.dtype | None) -> Array:
 def total(array: Array, dims: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Array:
     """The sum over ``dims``."""
     array = _summable(array, dtype)
-    return cast(ops.sum(widened(array), dims_of(array, dims), keepdim), torch_type(array)) if array.ndim else array
+    return cast(summed(widened(array), dims_of(array, dims), keepdim), torch_type(array)) if array.ndim else array
 
 
 def mean(array: Array, dims: Dims = None, keepdim: bool = False, dtype: torch.dtype | None = None) -> Array:

@@ -83,3 +83,8 @@ def dims_of(array: Array, dims: Any) -> tuple[int, ...]:
         return tuple(range(array.ndim))
     listed = (dims,) if isinstance(dims, int) else dims
     return tuple(dim % max(array.ndim, 1) for dim in listed)
+
+
+def computes_on_cpu() -> bool:
+    """Return True where MindSpore's kernels run on the CPU."""
+    return mindspore.get_context("device_target") == "CPU"
