@@ -4,10 +4,10 @@
 
 The BERT: two layers, 128 wide, 4 heads, 1000 words, batches of 16 x 32 tokens, without and with dropout. The CNN: three
 convolutions with BatchNorm (16, 32 and 64 channels), batches of 16 images of 3 x 32 x 32. AdamW, clipping and a linear
-schedule, through the Trainer. Engines take turns, one run of so many steps each in every round, in one process; a step is what lies between
-two calls of the collator (a callback would make other engines show it the weights after every step). Printed are
-medians over the steps of all rounds, and the longest step of a run, which is its first: it captures and compiles. Op by
-op (``engine_jit=False``) runs in the last round only: it is slow.
+schedule, through the Trainer. Engines take turns, one run of so many steps each in every round, in one process; a step
+is what lies between two calls of the collator (a callback would make other engines show it the weights after every
+step). Printed are medians over the steps of all rounds, and the longest step of a run, which is its first: it captures
+and compiles. Op by op (``engine_jit=False``) runs in the last round only: it is slow.
 """
 
 from __future__ import annotations

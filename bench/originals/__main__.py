@@ -56,7 +56,7 @@ def main() -> int:
             print(f"{case.file}: {found[case.file, case.note].cell}", flush=True)
     if not asked.only:
         commit = subprocess.run(
-            ["git", "-C", asked.repository, "log", "-1", "--format=%h, %cs"], capture_output=True, text=True
+            ["git", "-C", asked.repository, "log", "-1", "--format=%h, %cs"], capture_output=True, text=True, check=True
         )
         write(ROOT / door.page, commit.stdout.strip(), found)
     surprises = {file: one.surprise for (file, _), one in found.items() if one.surprise}
@@ -98,6 +98,7 @@ def run(case: Case, copy: Path, data: Path, environment: Mapping[str, str]) -> F
             env=dict(environment),
             capture_output=True,
             text=True,
+            check=False,
             timeout=SECONDS,
         )
     except subprocess.TimeoutExpired as error:

@@ -31,6 +31,7 @@ SHIPPED: dict[str, dict[str, str]] = {
         "adafactor": "trainwright.engines.torch.optim_own:Adafactor",
         "adamw_anyprecision": f"{_EXTRA}:adamw_anyprecision",
         "sgd": "torch.optim:SGD",
+        "lion": f"{_OPTIM}:lion",
         "adagrad": "torch.optim:Adagrad",
         "rmsprop": "torch.optim:RMSprop",
         **_all(f"{_EXTRA}:adamw_torchao", "adamw_torch_4bit adamw_torch_8bit"),

@@ -13,6 +13,7 @@ from tests.engines.contract.engines import Dense, Lively, arguments, close, feat
 from tests.engines.contract.zoo import MODELS
 from trainwright import Trainer, TrainerCallback
 from trainwright.config.enums import SchedulerType
+from trainwright.engines.torch.optim_own import Adafactor, Lion
 
 
 @feature("a torch model as it is: loss and gradient norm of 20 steps equal torch's to 1e-4")
@@ -73,8 +74,22 @@ def test_clipping(most: float, engine: str, tmp_path: Path) -> None:
     assert close(found.logged("grad_norm"), expected.logged("grad_norm"))
 
 
-@feature("optimizers: AdamW, Adam, SGD with momentum and Nesterov, weight decay, rates by group")
-@pytest.mark.parametrize("kind", ["adamw", "adam", "sgd", "momentum", "nesterov"])
+#: Optimizers beyond Adam and SGD: class, and settings other than its defaults.
+OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "rmsprop": (torch.optim.RMSprop, {"alpha": 0.9}),
+    "rmsprop centered": (torch.optim.RMSprop, {"alpha": 0.9, "momentum": 0.5, "centered": True}),
+    "adagrad": (torch.optim.Adagrad, {"lr_decay": 0.1, "initial_accumulator_value": 0.2}),
+    "lion": (Lion, {"betas": (0.8, 0.95)}),
+    "adafactor": (Adafactor, {}),
+    "adafactor with mean": (Adafactor, {"beta1": 0.8, "scale_parameter": True, "clip_threshold": 0.5}),
+}
+
+
+@feature(
+    "optimizers: AdamW, Adam, SGD with momentum and Nesterov, RMSprop, Adagrad, Lion, Adafactor; weight decay, rates "
+    "by group"
+)
+@pytest.mark.parametrize("kind", ["adamw", "adam", "sgd", "momentum", "nesterov", *OTHERS])
 def test_optimizers(kind: str, engine: str, tmp_path: Path) -> None:
     def optimizer(model: Dense) -> torch.optim.Optimizer:
         groups = [
@@ -84,6 +99,9 @@ def test_optimizers(kind: str, engine: str, tmp_path: Path) -> None:
         if kind in ("adamw", "adam"):
             chosen = torch.optim.AdamW if kind == "adamw" else torch.optim.Adam
             return chosen(groups, lr=0.01, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.02)
+        if kind in OTHERS:
+            chosen, settings = OTHERS[kind]
+            return chosen(groups, lr=0.01, weight_decay=0.02, **settings)
         momentum = {"sgd": 0.0, "momentum": 0.9, "nesterov": 0.9}[kind]
         dampening = 0.1 if kind == "momentum" else 0.0
         return torch.optim.SGD(groups, lr=0.1, momentum=momentum, nesterov=kind == "nesterov", dampening=dampening)

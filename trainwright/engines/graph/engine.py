@@ -22,8 +22,8 @@ from trainwright.engines.graph.comparing import Comparison, Expected
 from trainwright.engines.graph.framework import Framework
 from trainwright.engines.graph.lowered import Lengths, LoweredModel, call
 from trainwright.engines.graph.mirror import Mirror
+from trainwright.engines.graph.more_rules import rule_for
 from trainwright.engines.graph.programs import Capture, Program, Programs
-from trainwright.engines.graph.rules import rule_for
 from trainwright.engines.graph.updates import Updates
 from trainwright.engines.torch.engine import TorchEngine
 from trainwright.engines.torch.targets import unwrap

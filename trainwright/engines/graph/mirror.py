@@ -20,7 +20,7 @@ from trainwright.engines.graph.rules import Rule
 
 @dataclass
 class Row:
-    """Weights that are updated together, one after the other in flat arrays."""
+    """Weights that are updated together, one after the other in flat arrays; or one weight in its own shape."""
 
     names: tuple[str, ...]
     #: None where torch's tensors may be newer.
@@ -73,7 +73,7 @@ class Mirror:
             self._rows = [Row(names, None, self._state_of(names, parameters, optimizer, rule)) for names in wanted]
         for row in self._rows:
             if row.weight is None:
-                row.weight = self._flat(parameters[name].detach() for name in row.names)
+                row.weight = self._joined(parameters[name].detach() for name in row.names)
         return self._rows
 
     def _state_of(
@@ -81,14 +81,18 @@ class Mirror:
     ) -> list[Any]:
         """A weight that has no state yet begins with zeros."""
         state = []
-        for key in rule.state:
+        for key in rule.state(parameters[names[0]].shape):
             kept = [optimizer.state.get(parameters[name], {}).get(key) for name in names]
             pairs = zip(kept, names, strict=True)
-            state.append(self._flat(torch.zeros_like(parameters[n]) if old is None else old for old, n in pairs))
+            state.append(
+                self._joined(_nothing_kept(rule, key, parameters[n]) if old is None else old for old, n in pairs)
+            )
         return state
 
-    def _flat(self, tensors: Iterable[Tensor]) -> Any:
-        return self._framework.array(torch.cat([tensor.detach().reshape(-1) for tensor in tensors]))
+    def _joined(self, tensors: Iterable[Tensor]) -> Any:
+        """Several as one row; one alone keeps its shape."""
+        first, *more = (tensor.detach() for tensor in tensors)
+        return self._framework.array(torch.cat([each.reshape(-1) for each in (first, *more)]) if more else first)
 
     # ---- back to torch
 
@@ -98,7 +102,7 @@ class Mirror:
             parameters = dict(model.named_parameters())
             for row in self._rows:
                 if row.weight is not None:
-                    self._copy(row, row.weight, [parameters[name] for name in row.names])
+                    self._copy(row.weight, [parameters[name] for name in row.names])
         self.is_ahead = False
         self.forget_weights()
 
@@ -112,22 +116,36 @@ class Mirror:
         parameters = dict(model.named_parameters())
         for row in self._rows:
             entries = [optimizer.state[parameters[name]] for name in row.names]
-            for key, flat in zip(rule.state, row.state, strict=True):
+            for key, joined in zip(rule.state(parameters[row.names[0]].shape), row.state, strict=True):
                 for name, entry in zip(row.names, entries, strict=True):
                     # In place where it is there, as an optimizer does it: whoever saves may hold on to its tensors.
                     if not isinstance(entry.get(key), Tensor):
-                        entry[key] = torch.zeros_like(parameters[name], memory_format=torch.contiguous_format)
-                self._copy(row, flat, [entry[key] for entry in entries])
-            if isinstance(optimizer, torch.optim.Adam):
+                        entry[key] = _nothing_kept(rule, key, parameters[name])
+                self._copy(joined, [entry[key] for entry in entries])
+            if rule.step_as is not None:
                 for name, entry in zip(row.names, entries, strict=True):
-                    entry.setdefault("step", torch.tensor(0.0)).fill_(float(self.steps[name]))
+                    _write_step(entry, rule.step_as(float(self.steps[name])))
         self._rows = []
 
-    def _copy(self, row: Row, flat: object, into: list[Tensor]) -> None:
-        values = self._framework.tensor(flat).split([tensor.numel() for tensor in into])
+    def _copy(self, joined: object, into: list[Tensor]) -> None:
+        values = self._framework.tensor(joined).reshape(-1).split([tensor.numel() for tensor in into])
         with torch.no_grad():
             for tensor, value in zip(into, values, strict=True):
                 tensor.copy_(value.view(tensor.shape))
+
+
+def _nothing_kept(rule: Rule, key: str, parameter: Tensor) -> Tensor:
+    """What an optimizer keeps of a weight before its first update: zeros."""
+    # torch's keep it in the weight's own precision; what is summed over rows needs the wider one.
+    wide = not rule.is_elementwise and parameter.dtype in (torch.float16, torch.bfloat16)
+    return torch.zeros(rule.state(parameter.shape)[key], dtype=torch.float32 if wide else parameter.dtype)
+
+
+def _write_step(entry: dict[str, Any], step: Any) -> None:
+    if isinstance(step, Tensor) and isinstance(entry.get("step"), Tensor):
+        entry["step"].copy_(step)
+    else:
+        entry["step"] = step
 
 
 def _steps_in(entry: dict[str, Any]) -> int:

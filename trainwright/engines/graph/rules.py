@@ -1,7 +1,7 @@
 """What AdamW, Adam and SGD do to one weight, in arithmetic that every framework's arrays know.
 
 torch's optimizer object stays the record: its groups hold the rates that schedules move, its state is what checkpoints
-store. A rule reads the group, and its state has torch's names.
+store. A rule reads the group, and its state has torch's names. ``more_rules.py`` has the other optimizers'.
 """
 
 from __future__ import annotations
@@ -10,33 +10,50 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
-from torch.optim import Optimizer
 
-#: Settings of torch's optimizers that no rule follows, with the value that leaves them off.
-_OFF = {"amsgrad": False, "maximize": False, "capturable": False, "differentiable": False}
+_aten = torch.ops.aten
+#: Does an ATen operation (``torch.ops.aten.sqrt.default``) on a framework's arrays.
+Do = Callable[..., Any]
 
 
 class Rule(Protocol):
     """How one weight changes."""
 
-    #: Names of a weight's state, each an array of its shape.
-    state: tuple[str, ...]
+    #: Whether every number of a weight changes by itself, so that many weights may be updated as one long array.
+    is_elementwise: bool
+    #: What an optimizer's state calls the number of updates so far, as a tensor or a number; None where it keeps none.
+    step_as: Callable[[float], Any] | None
+
+    def state(self, shape: torch.Size) -> dict[str, torch.Size]:
+        """Names and shapes of what is kept for a weight of ``shape``."""
+        ...
 
     def numbers(self, group: dict[str, Any], step: int) -> list[float]:
         """What the ``step``-th update (the first is 1) of a weight of ``group`` depends on besides arrays."""
         ...
 
     def updated(
-        self, weight: object, gradient: object, state: list[Any], numbers: list[Any], sqrt: Callable[[Any], Any]
+        self, weight: Any, gradient: Any, state: list[Any], numbers: list[Any], do: Do
     ) -> tuple[Any, list[Any]]:
         """The weight and its state after the update."""
         ...
 
 
-class AdamRule:
+class ElementwiseRule:
+    """Keeps arrays of the weight's own shape, under the names in ``kept``."""
+
+    is_elementwise = True
+    step_as: Callable[[float], Any] | None = torch.tensor
+    kept: tuple[str, ...] = ()
+
+    def state(self, shape: torch.Size) -> dict[str, torch.Size]:
+        return dict.fromkeys(self.kept, shape)
+
+
+class AdamRule(ElementwiseRule):
     """Adam; with ``decoupled``, AdamW: weights decay by themselves and not through the gradient."""
 
-    state: tuple[str, ...] = ("exp_avg", "exp_avg_sq")
+    kept = ("exp_avg", "exp_avg_sq")
 
     def __init__(self, *, decoupled: bool) -> None:
         self._decoupled = decoupled
@@ -48,7 +65,7 @@ class AdamRule:
         return [decay, 1 - beta1, beta2, 1 - beta2, rate / first, second, group["eps"]]
 
     def updated(
-        self, weight: Any, gradient: Any, state: list[Any], numbers: list[Any], sqrt: Callable[[Any], Any]
+        self, weight: Any, gradient: Any, state: list[Any], numbers: list[Any], do: Do
     ) -> tuple[Any, list[Any]]:
         mean, square = state
         decay, share1, beta2, share2, rate, second, eps = numbers
@@ -58,15 +75,17 @@ class AdamRule:
             gradient = gradient + weight * decay
         mean = mean + (gradient - mean) * share1
         square = square * beta2 + gradient * gradient * share2
-        return weight - mean / (sqrt(square) / second + eps) * rate, [mean, square]
+        return weight - mean / (do(_aten.sqrt.default, square) / second + eps) * rate, [mean, square]
 
 
-class SGDRule:
+class SGDRule(ElementwiseRule):
     """Gradient descent, with momentum where there is any."""
+
+    step_as = None
 
     def __init__(self, *, momentum: bool, nesterov: bool) -> None:
         self._momentum, self._nesterov = momentum, nesterov
-        self.state: tuple[str, ...] = ("momentum_buffer",) if momentum else ()
+        self.kept = ("momentum_buffer",) if momentum else ()
 
     def numbers(self, group: dict[str, Any], step: int) -> list[float]:
         momentum = float(group["momentum"])
@@ -75,7 +94,7 @@ class SGDRule:
         return [float(group["weight_decay"]), momentum, keep, take, float(group["lr"])]
 
     def updated(
-        self, weight: object, gradient: object, state: list[Any], numbers: list[Any], sqrt: Callable[[Any], Any]
+        self, weight: Any, gradient: Any, state: list[Any], numbers: list[Any], do: Do
     ) -> tuple[Any, list[Any]]:
         decay, momentum, keep, take, rate = numbers
         gradient = gradient + weight * decay
@@ -83,25 +102,3 @@ class SGDRule:
             state = [state[0] * keep + gradient * take]
             gradient = gradient + state[0] * momentum if self._nesterov else state[0]
         return weight - gradient * rate, state
-
-
-def rule_for(optimizer: Optimizer, engine: str) -> Rule:
-    """The rule of a torch optimizer; refused where there is none."""
-    kind = type(optimizer)
-    if kind not in (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD):
-        raise ValueError(
-            f"engine={engine!r} has no {kind.__name__}: choose optim='adamw_torch' or 'sgd', or pass torch's AdamW, "
-            "Adam or SGD in optimizers=."
-        )
-    for group in optimizer.param_groups:
-        for name, off in _OFF.items():
-            if group.get(name, off) != off:
-                raise ValueError(f"engine={engine!r} has no {kind.__name__} with {name}={group[name]}: leave it out.")
-    if kind is torch.optim.SGD:
-        kinds = {(group["momentum"] != 0, group["nesterov"]) for group in optimizer.param_groups}
-        if len(kinds) > 1:
-            raise ValueError(f"engine={engine!r} needs SGD with or without momentum (nesterov) for all groups alike.")
-        momentum, nesterov = kinds.pop()
-        return SGDRule(momentum=momentum, nesterov=nesterov)
-    # In newer versions of torch Adam knows decoupled decay too, and AdamW is that.
-    return AdamRule(decoupled=kind is torch.optim.AdamW or bool(optimizer.defaults.get("decoupled_weight_decay")))

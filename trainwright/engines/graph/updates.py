@@ -23,7 +23,7 @@ class Updates:
     def __init__(self, framework: Framework, model: nn.Module) -> None:
         self._framework = framework
         self._compiled: dict[Any, ArrayFunction] = {}
-        self._shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+        self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
         self._dtypes = {name: parameter.dtype for name, parameter in model.named_parameters()}
 
     def _function(self, key: object, function: ArrayFunction) -> ArrayFunction:
@@ -58,7 +58,7 @@ class Updates:
         scale: float,
     ) -> None:
         """Update the weights that have a gradient, which counts ``scale`` times, in ``mirror``."""
-        groups = self._together(gradients, mirror, model, optimizer)
+        groups = self._together(rule, gradients, mirror, model, optimizer)
         rows = mirror.rows([names for names, _ in groups], model, optimizer, rule)
         numbers = [rule.numbers(group, mirror.steps[names[0]] + 1) for names, group in groups]
         wide = torch.float64 if torch.float64 in self._dtypes.values() else torch.float32
@@ -70,14 +70,14 @@ class Updates:
         arrays += [gradients[name] for row in rows for name in row.names]
         results = iter(update(*arrays, self._framework.array(table)))
         for row in rows:
-            row.weight, *row.state = (next(results) for _ in range(1 + len(rule.state)))
+            row.weight, *row.state = (next(results) for _ in range(1 + len(row.state)))
             for name in row.names:
                 mirror.weights[name] = next(results)
                 mirror.steps[name] += 1
         mirror.is_ahead = True
 
     def _together(
-        self, gradients: dict[str, Any], mirror: Mirror, model: nn.Module, optimizer: Optimizer
+        self, rule: Rule, gradients: dict[str, Any], mirror: Mirror, model: nn.Module, optimizer: Optimizer
     ) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
         """Weights that are updated with the same numbers, and the optimizer's group they are in.
 
@@ -88,38 +88,44 @@ class Updates:
         for number, group in enumerate(optimizer.param_groups):
             for name in (named[parameter] for parameter in group["params"]):
                 if name in gradients:
-                    key = (number, mirror.steps[name], self._dtypes[name])
+                    key = (number, mirror.steps[name], self._dtypes[name]) if rule.is_elementwise else name
                     found.setdefault(key, ([], group))[0].append(name)
         return [(tuple(names), group) for names, group in found.values()]
 
     def _update_of(self, rule: Rule, rows: list[tuple[str, ...]]) -> ArrayFunction:
-        width = 1 + len(rule.state)
+        kept = [len(rule.state(self._shapes[names[0]])) for names in rows]
 
         def update(*arrays: Any) -> tuple[Any, ...]:
             *given, table = arrays
             scale, *numbers = (self._do(_aten.select.int, table, 0, at) for at in range(int(table.shape[0])))
             each = len(numbers) // len(rows)
-            gradients = iter(given[len(rows) * width :])
+            own, gradients = iter(given), iter(given[sum(kept) + len(rows) :])
             results: list[Any] = []
             for place, names in enumerate(rows):
                 dtype = self._dtypes[names[0]]
-                weight, *state = (self._wide(a, dtype) for a in given[place * width : (place + 1) * width])
-                gradient = self._wide(self._in_a_row([next(gradients) for _ in names]), dtype) * scale
-                own = numbers[place * each : (place + 1) * each]
-                changed, state = rule.updated(weight, gradient, state, own, lambda a: self._do(_aten.sqrt.default, a))
-                row = [self._narrow(array, dtype) for array in (changed, *state)]
-                results += [*row, *self._apart(row[0], names)]
+                weight, *state = (self._wide(next(own), dtype) for _ in range(1 + kept[place]))
+                gradient = self._wide(self._joined([next(gradients) for _ in names]), dtype) * scale
+                its = numbers[place * each : (place + 1) * each]
+                changed, state = rule.updated(weight, gradient, state, its, self._do)
+                narrow = self._narrow(changed, dtype)
+                kept_in = dtype if rule.is_elementwise or dtype not in _HALF else torch.float32
+                results += [narrow, *(self._narrow(array, kept_in) for array in state), *self._apart(narrow, names)]
             return tuple(results)
 
         return update
+
+    def _joined(self, arrays: list[Any]) -> Any:
+        return arrays[0] if len(arrays) == 1 else self._in_a_row(arrays)
 
     def _in_a_row(self, arrays: list[Any]) -> Any:
         return self._do(_aten.cat.default, [self._do(_aten.view.default, array, [-1]) for array in arrays], 0)
 
     def _apart(self, row: object, names: tuple[str, ...]) -> list[Any]:
+        if len(names) == 1:
+            return [row]
         parts, start = [], 0
         for shape in (self._shapes[name] for name in names):
-            end = start + torch.Size(shape).numel()
+            end = start + shape.numel()
             part = self._do(_aten.slice.Tensor, row, 0, start, end)
             parts.append(self._do(_aten.view.default, part, list(shape)))
             start = end

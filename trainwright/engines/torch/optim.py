@@ -179,6 +179,12 @@ def _log_once(message: str) -> None:
     logger.info(message)
 
 
+def lion(request: Request) -> ClassAndKwargs:
+    """Lion, with the run's beta1 and beta2."""
+    request.take()
+    return optim_own.Lion, {"lr": request.args.learning_rate, "betas": request.adam["betas"]}
+
+
 def adafactor_torch(request: Request) -> ClassAndKwargs:
     """torch's Adafactor, whose steps are scaled by each parameter's magnitude."""
     options = request.take(*_own_options(torch.optim.Adafactor, "eps"))

@@ -1,4 +1,4 @@
-"""Two optimizers written here.
+"""Three optimizers written here.
 
 **Adafactor** follows transformers' settings (no parameter scaling, the rate is the step size itself). torch's class of
 that name multiplies the rate by each parameter's magnitude, so the same ``learning_rate`` would take steps some fifty
@@ -106,6 +106,39 @@ def _direction(state: dict[str, Any], grad: torch.Tensor, memory: float, eps: fl
     columns = state["exp_avg_sq_col"].mul_(memory).add_(square.mean(dim=-2), alpha=1.0 - memory)
     row_part = (rows / rows.mean(dim=-1, keepdim=True)).rsqrt_().unsqueeze(-1)
     return row_part.mul(columns.rsqrt().unsqueeze(-2)).mul_(grad)
+
+
+class Lion(Optimizer):
+    """Steps of one size (Chen et al., 2023): the sign of a mix of the gradient and its running mean."""
+
+    def __init__(
+        self, params: Any, lr: float = 1e-4, betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One update of every parameter that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group)
+        return loss
+
+    def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
+        if parameter.grad is None or parameter.grad.is_sparse:
+            raise RuntimeError("Lion needs dense gradients; use sgd or adagrad for sparse embeddings.")
+        state, (beta1, beta2) = self.state[parameter], group["betas"]
+        if not state:
+            state["exp_avg"] = torch.zeros_like(parameter)
+        mean, gradient = state["exp_avg"], parameter.grad
+        direction = (mean * beta1).add_(gradient, alpha=1 - beta1).sign_()
+        parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(direction * group["lr"])
+        mean.mul_(beta2).add_(gradient, alpha=1 - beta2)
 
 
 class MuonWithAdamW(Optimizer):

@@ -1,7 +1,7 @@
 """Sums and broadcasts as matrix products, where MindSpore's own kernels are slow.
 
-On the CPU its sum over the rows of a 512 x 512 matrix takes 1.6 ms, and a product with a vector of ones 0.2. The gradient
-of a broadcast is a sum too, so a bias or a weight of a normalization is spread by a product as well.
+On the CPU its sum over the rows of a 512 x 512 matrix takes 1.6 ms, and a product with a vector of ones 0.2. The
+gradient of a broadcast is a sum too, so a bias or a weight of a normalization is spread by a product as well.
 """
 
 from __future__ import annotations
