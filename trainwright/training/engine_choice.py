@@ -64,12 +64,6 @@ FEATURES: dict[str, Feature] = {
         lambda setup: setup.hooks().loss_is_scaled_for_ga is not None or setup.loss_kwargs_by_subclass is False,
         "batches are weighted by their targets: return the mean loss from compute_loss, and leave it out",
     ),
-    "mixed precision": Feature(
-        "fp16=True, bf16=True",
-        lambda setup: setup.args.fp16 or setup.args.bf16,
-        "a graph is captured in the model's own precision: load the model in half precision (dtype=) where the device "
-        "computes it, or train in full",
-    ),
     "half evaluation": Feature(
         "fp16_full_eval, bf16_full_eval",
         lambda setup: setup.args.fp16_full_eval or setup.args.bf16_full_eval,
@@ -78,10 +72,10 @@ FEATURES: dict[str, Feature] = {
     "torch_compile": Feature(
         "torch_compile", _argument("torch_compile"), "the framework compiles the graph itself: unset it"
     ),
-    "gradient_checkpointing": Feature(
-        "gradient_checkpointing",
-        _argument("gradient_checkpointing"),
-        "its compiler decides what is kept for the backward pass: unset it, and make batches smaller with micro_batch",
+    "checkpointing options": Feature(
+        "gradient_checkpointing_kwargs (every_n_layers, offload)",
+        lambda setup: bool({"every_n_layers", "offload"} & set(setup.args.gradient_checkpointing_kwargs or {})),
+        "every layer of a list is computed again: leave them out",
     ),
     "neftune": Feature(
         "neftune_noise_alpha",
@@ -197,5 +191,6 @@ def graph_engine(setup: Setup, **options: object) -> Any:
         wants_count=lambda: setup.calling.wants_count,
         capture=_capture_for(setup),
         check=setup.args.engine_check,
+        recompute=setup.args.gradient_checkpointing,
         **{name: value for name, value in options.items() if name != "training_step"},
     )

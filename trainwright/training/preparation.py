@@ -49,7 +49,8 @@ def prepared_model(setup: Setup) -> Iterator[nn.Module]:
     network = main_model(model)
     if args.use_liger_kernel:
         apply_liger_kernels(network, args.liger_kernel_config)
-    if args.gradient_checkpointing:
+    # Other engines cut the captured graph themselves.
+    if args.gradient_checkpointing and args.engine == "torch":
         enable_gradient_checkpointing(network, args.gradient_checkpointing_kwargs)
     handles = []
     if "underflow_overflow" in args.debug:

@@ -48,29 +48,30 @@ class Captured:
     #: How the flat outputs were nested.
     structure: Any
     #: For each argument the placeholders that stand for it: several where weights are tied.
-    _places: list[list[Node]] = field(repr=False, default_factory=list)
-    _outputs: list[Any] = field(repr=False, default_factory=list)
-    _changes: list[Node] = field(repr=False, default_factory=list)
+    places: list[list[Node]] = field(repr=False, default_factory=list)
+    outputs: list[Any] = field(repr=False, default_factory=list)
+    changes: list[Node] = field(repr=False, default_factory=list)
 
     def run(self, operations: Mapping[Any, Callable[..., Any]], arguments: Sequence[Any]) -> tuple[list[Any], list]:
         """Outputs, and new values of the buffers in ``changed``, of arrays that ``operations`` work on."""
         values: dict[Node, Any] = {}
-        for nodes, argument in zip(self._places, arguments, strict=True):
+        for nodes, argument in zip(self.places, arguments, strict=True):
             values.update(dict.fromkeys(nodes, argument))
         for node in self.graph.nodes:
             if node.op == "call_function" and node not in values:
                 args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
-                values[node] = self._result(node, operations, args, kwargs)
-        outputs = [values[out] for out in self._outputs if isinstance(out, Node)]
-        return outputs, [values[node] for node in self._changes]
+                values[node] = self.result(node, operations, args, kwargs)
+        outputs = [values[out] for out in self.outputs if isinstance(out, Node)]
+        return outputs, [values[node] for node in self.changes]
 
     def rebuilt(self, outputs: Sequence[Any]) -> Any:
         """Flat outputs in the structure that the computation returned them in."""
         computed = iter(outputs)
-        leaves = [next(computed) if isinstance(out, Node) else out for out in self._outputs]
+        leaves = [next(computed) if isinstance(out, Node) else out for out in self.outputs]
         return pytree.tree_unflatten(leaves, self.structure)
 
-    def _result(self, node: Node, operations: Mapping[Any, Callable[..., Any]], args: Any, kwargs: Any) -> Any:
+    def result(self, node: Node, operations: Mapping[Any, Callable[..., Any]], args: Any, kwargs: Any) -> Any:
+        """What one node of the graph makes of its arguments."""
         if node.target is operator.getitem:
             return args[0][args[1]]
         target = _aten.detach.default if node.target is STOP else node.target
@@ -83,7 +84,7 @@ class Captured:
     def missing(self, operations: Mapping[Any, Callable[..., Any]]) -> dict[str, list[str]]:
         """Operations that the table lacks, each with the layers that use it."""
         lacking: dict[str, list[str]] = {}
-        given = {node for nodes in self._places for node in nodes}
+        given = {node for nodes in self.places for node in nodes}
         for node in self.graph.nodes:
             if node.op in ("placeholder", "output") or node in given or node.target is operator.getitem:
                 continue
@@ -176,15 +177,15 @@ class _Reading:
             random=[drawn for drawn, _ in random],
             changed=changed,
             structure=self.program.call_spec.out_spec,
-            _places=[
+            places=[
                 *self.weights.values(),
                 *self.fixed.values(),
                 *([node] for _, node in self.constants),
                 *([node] for _, node in self.inputs),
                 *([node] for _, node in random),
             ],
-            _outputs=outputs,
-            _changes=changes,
+            outputs=outputs,
+            changes=changes,
         )
 
     def _sort_placeholders(self) -> None:

@@ -33,8 +33,8 @@ class Expected:
 class Comparison:
     """Asked before the first batch of a training, and of an evaluation, of one model."""
 
-    def __init__(self, engine: str, *, is_on: bool) -> None:
-        self._engine, self._is_on = engine, is_on
+    def __init__(self, engine: str, *, is_on: bool, halves: bool = False) -> None:
+        self._engine, self._is_on, self._halves = engine, is_on, halves
         self._done: set[bool] = set()
 
     def renew(self) -> None:
@@ -84,7 +84,7 @@ class Comparison:
         if not all(bool(torch.isfinite(output).all()) for output in expected.outputs if output.is_floating_point()):
             return
         tensors = [*expected.outputs, *expected.gradients.values()]
-        halves = any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in tensors)
+        halves = self._halves or any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in tensors)
         most = _SHARE_IN_HALVES if halves else _SHARE
         whole = _norm(expected.gradients.values())
         name_of_output = "the loss" if expected.gradients else "what the model returns"

@@ -44,16 +44,18 @@ class GraphEngine(TorchEngine):
         wants_count: Callable[[], bool],
         capture: Capture,
         check: bool = True,
+        recompute: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(training_step=_not_by_torch, **options)
         self.framework = framework
-        self._loss = loss
+        self._loss = self._in_precision(loss)
+        self._call = self._in_precision(call)
         self._prepare = prepare
         self._wants_count = wants_count
         self._mirror = Mirror(framework)
-        self._programs = Programs(framework, capture)
-        self._comparison = Comparison(framework.name, is_on=check)
+        self._programs = Programs(framework, capture, recompute=recompute)
+        self._comparison = Comparison(framework.name, is_on=check, halves=self.precision.dtype is not None)
         self._lengths = Lengths()
         self._gradients: dict[str, Any] = {}
         self._scale = 1.0
@@ -69,6 +71,16 @@ class GraphEngine(TorchEngine):
         self._mirror = Mirror(self.framework)
         self._comparison.renew()
         self._gradients = {}
+
+    def _in_precision(self, function: Loss) -> Loss:
+        """``function`` in the run's precision: torch's own casts are captured with everything else."""
+
+        def run(model: nn.Module, given: Any) -> Any:
+            # Not with its cache of cast weights, which would outlive the capture.
+            with self.precision.autocast(cache_enabled=False):
+                return function(model, given)
+
+        return run
 
     # ---- one optimizer step
 
@@ -86,13 +98,18 @@ class GraphEngine(TorchEngine):
         program = self._programs.find(model, self._loss, given, gradients=True)
         self._mirror.take_weights(model)
         expected = self._by_torch(program, model, self._loss, given, gradients=True)
-        results = self._run(program, model, given, weight)
+        results = self._run(program, model, given, weight * self._loss_scale)
         if expected is not None:
-            self._compare(expected, program, model, results, weight)
+            self._compare(expected, program, model, results, weight * self._loss_scale)
         changed = len(program.computation.changed)
         self._write_buffers(model, program, results[1 : 1 + changed])
         self._add_gradients(program.computation.trained, results[1 + changed :])
-        return self.framework.tensor(results[0])
+        return self.framework.tensor(results[0]) / self._loss_scale
+
+    @property
+    def _loss_scale(self) -> float:
+        """What fp16's scaler multiplies losses by, so that small gradients do not vanish; 1 without it."""
+        return 1.0 if self.precision.scaler is None else self.precision.scaler.get_scale()
 
     def _by_torch(
         self, program: Program, model: nn.Module, function: Loss, given: Any, *, gradients: bool
@@ -109,6 +126,10 @@ class GraphEngine(TorchEngine):
         tensors = [self.framework.tensor(array) for array in results]
         end = len(tensors) if weight is None else len(tensors) - len(names)
         outputs, buffers, gradients = tensors[: end - len(changed)], tensors[end - len(changed) : end], tensors[end:]
+        if self.precision.scaler is not None and not all(bool(torch.isfinite(each).all()) for each in gradients):
+            # The scale was too large for float16, which the scaler mends: the next batch is compared.
+            self._comparison.renew()
+            return
         if weight is not None:
             outputs, gradients = [outputs[0] / weight], [gradient / weight for gradient in gradients]
         self._comparison.compare(
@@ -158,10 +179,17 @@ class GraphEngine(TorchEngine):
         if not self._gradients:
             self._grad_norm, self.was_bad = None, False
             return loss
-        norm = self._updates.norm(self._gradients)
-        self._scale = min(1.0, self.max_grad_norm / (norm + 1e-6)) if self.max_grad_norm > 0 else 1.0
+        norm = self._updates.norm(self._gradients) / self._loss_scale
+        scale = min(1.0, self.max_grad_norm / (norm + 1e-6)) if self.max_grad_norm > 0 else 1.0
+        self._scale = scale / self._loss_scale
         self._grad_norm = norm
-        self.was_bad = not math.isfinite(norm) or (loss is not None and not bool(torch.isfinite(loss)))
+        loss_is_bad = loss is not None and not bool(torch.isfinite(loss))
+        if self.precision.scaler is not None:
+            # Infinite gradients are the scaler's business: it looks for the largest scale that works.
+            self._scaler = self.precision.scaler
+            self.was_bad = loss_is_bad
+        else:
+            self.was_bad = loss_is_bad or not math.isfinite(norm)
         return loss
 
     def _update(self) -> bool:
@@ -175,6 +203,14 @@ class GraphEngine(TorchEngine):
         # Schedules warn where the optimizer they belong to never took a step.
         self.optimizer._opt_called = True
         return True
+
+    def _update_scaled(self, scaler: Any) -> bool:
+        """The same with fp16's scaler; where gradients have overflowed the schedule waits too, as with torch."""
+        overflowed = not math.isfinite(self._grad_norm or 0.0)
+        if self.was_bad or not overflowed:
+            self._update()
+        scaler.load_state_dict(_after_step(scaler.state_dict(), overflowed=overflowed))
+        return not overflowed
 
     def clear_gradients(self) -> None:
         self._gradients = {}
@@ -216,9 +252,9 @@ class GraphEngine(TorchEngine):
     def _evaluate(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         model = unwrap(model)
         longer = self._lengths.padded(model, kwargs)
-        program = self._programs.find(model, call, (args, longer), gradients=False)
+        program = self._programs.find(model, self._call, (args, longer), gradients=False)
         self._mirror.take_weights(model)
-        expected = self._by_torch(program, model, call, (args, longer), gradients=False)
+        expected = self._by_torch(program, model, self._call, (args, longer), gradients=False)
         results = self._run(program, model, (args, longer), None)
         if expected is not None:
             self._compare(expected, program, model, results, None)
@@ -235,6 +271,16 @@ class GraphEngine(TorchEngine):
 
     def reread(self) -> None:
         self._mirror = Mirror(self.framework)
+
+
+def _after_step(scaler: dict[str, Any], *, overflowed: bool) -> dict[str, Any]:
+    """The state of a ``GradScaler`` after a step: smaller when it overflowed, larger after many that did not."""
+    if overflowed:
+        return {**scaler, "scale": scaler["scale"] * scaler["backoff_factor"], "_growth_tracker": 0}
+    steps = scaler["_growth_tracker"] + 1
+    if steps < scaler["growth_interval"]:
+        return {**scaler, "_growth_tracker": steps}
+    return {**scaler, "scale": scaler["scale"] * scaler["growth_factor"], "_growth_tracker": 0}
 
 
 def as_plain(batch: Any) -> Any:

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from trainwright.engines.graph.capture import Captured, capture
 from trainwright.engines.graph.framework import ArrayFunction, Framework
+from trainwright.engines.graph.recompute import recomputed
 
 logger = logging.getLogger("trainwright")
 #: Shapes after which somebody should hear that each of them is compiled.
@@ -54,9 +55,10 @@ Capture = Callable[[Any, Callable[..., Any], Any], Computation]
 class Programs:
     """Compiles what it is asked for when it is first asked for it."""
 
-    def __init__(self, framework: Framework, capture: Capture = capture) -> None:
+    def __init__(self, framework: Framework, capture: Capture = capture, *, recompute: bool = False) -> None:
         self._framework = framework
         self._capture = capture
+        self._recompute = recompute
         self._model: nn.Module | None = None
         self._known: dict[Any, Program] = {}
 
@@ -92,10 +94,12 @@ class Programs:
         with torch.random.fork_rng(devices=[]):
             computation = self._capture(model, function, given)
         self._refuse_missing(computation)
+        constants = [self._framework.array(constant) for constant in computation.constants]
+        if gradients and self._recompute and isinstance(computation, Captured):
+            return Program(computation, recomputed(computation, self._framework), constants)
         outputs_of = _flat(computation, self._framework, with_weight=gradients)
         if gradients:
             outputs_of = self._framework.with_gradients(outputs_of, len(computation.trained))
-        constants = [self._framework.array(constant) for constant in computation.constants]
         return Program(computation, self._framework.compile(outputs_of), constants)
 
     def _refuse_missing(self, computation: Computation) -> None:

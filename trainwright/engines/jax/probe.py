@@ -35,8 +35,8 @@ class JaxProbe:
         return True
 
     def supports_fp16(self, device: torch.device) -> bool:
-        """No: nothing here scales the loss."""
-        return False
+        """XLA computes with float16 on every device."""
+        return True
 
     def supports_tf32(self, device: torch.device) -> bool:
         """No: products of float32 are computed in float32."""

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+import torch
 from mindspore import Tensor as Array
 from mindspore import ops
 
@@ -19,6 +20,7 @@ from trainwright.engines.mindspore.operations import (
     reduction,
     shape,
 )
+from trainwright.engines.mindspore.operations.halves import rounded_once
 
 
 def without_gradients_of_whole_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,9 +42,26 @@ def _still(value: object) -> Any:
     return [_still(one) for one in value] if isinstance(value, list | tuple) else value
 
 
+#: Statistics of these are float32 whatever their inputs are: they widen what they need themselves.
+_WIDEN_THEMSELVES = (
+    torch.ops.aten.native_layer_norm.default,
+    torch.ops.aten._native_batch_norm_legit_functional.default,
+    torch.ops.aten._native_batch_norm_legit.no_stats,
+    torch.ops.aten._native_batch_norm_legit_no_training.default,
+    torch.ops.aten.native_group_norm.default,
+    torch.ops.aten._softmax.default,
+    torch.ops.aten._log_softmax.default,
+)
+
+
+def _in_table(overload: object, function: Callable[..., Any]) -> Callable[..., Any]:
+    safe = without_gradients_of_whole_numbers(function)
+    return safe if overload in _WIDEN_THEMSELVES else rounded_once(safe)
+
+
 #: ATen overload -> the same on MindSpore's arrays.
 OPERATIONS: dict[Any, Callable[..., Any]] = {
-    overload: without_gradients_of_whole_numbers(function)
+    overload: _in_table(overload, function)
     for topic in (arithmetic, activation, shape, reduction, indexing, matrix, image, creation)
     for overload, function in topic.OPERATIONS.items()
 }
