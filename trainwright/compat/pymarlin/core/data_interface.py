@@ -22,10 +22,10 @@ class DataProcessor(ABC):
         self.distrib_args = distrib_args
 
     @abstractmethod
-    def process(self, *args: Any) -> Any:
+    def process(self, *args: Any, **kwargs: Any) -> Any:
         """Do it."""
 
-    def analyze(self, *args: Any) -> Any:  # noqa: B027 - optional
+    def analyze(self, *args: Any, **kwargs: Any) -> Any:  # noqa: B027 - optional
         """Look at the result; optional."""
 
     def process_data(self, *args: Any) -> Any:

@@ -35,15 +35,23 @@ def as_module(given: Any, *, natively: bool) -> Any:
 
 
 class _Passing(ModuleInterface):
-    """Has the parameters of the torch modules that are attributes of ``given``, and no others."""
+    """Has the weights of ``given``: a torch module's as they are, else those of the torch modules in its attributes."""
 
     def __init__(self, given: Any) -> None:
         super().__init__()
         vars(self)["given"] = given
-        parts = given.named_children() if isinstance(given, nn.Module) else vars(given).items()
-        for name, part in parts:
-            if isinstance(part, nn.Module):
-                self.add_module(name, part)
+        if isinstance(given, nn.Module):
+            vars(self).update({kind: vars(given)[kind] for kind in ("_parameters", "_buffers", "_modules")})
+            return
+        found = {name: part for name, part in vars(given).items() if isinstance(part, nn.Module)}
+        # Not add_module: it takes an attribute that is passed on for one that is in the way.
+        vars(self)["_modules"].update(found)
+
+    def train(self, mode: bool = True) -> Any:
+        given = vars(self)["given"]
+        if isinstance(given, nn.Module):
+            given.train(mode)
+        return super().train(mode)
 
     def __getattr__(self, name: str) -> Any:
         try:
