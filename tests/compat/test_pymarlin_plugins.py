@@ -202,6 +202,7 @@ def test_what_cannot_be_done_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
         seq2seq.setup_module()
 
 
+@pytest.mark.slow
 def test_metrics_are_those_of_scikit_learn() -> None:
     sklearn = pytest.importorskip("sklearn.metrics")
     stats = pytest.importorskip("scipy.stats")
