@@ -56,10 +56,13 @@ def main() -> int:
             print(f"{case.file}: {found[case.file, case.note].cell}", flush=True)
     if not asked.only:
         commit = subprocess.run(
-            ["git", "-C", asked.repository, "log", "-1", "--format=%h, %cs"], capture_output=True, text=True, check=True
+            ["git", "-C", asked.repository, "log", "-1", "--format=%h, %cs"],
+            check=False,
+            capture_output=True,
+            text=True,
         )
         write(ROOT / door.page, commit.stdout.strip(), found)
-    surprises = {file: one.surprise for (file, _), one in found.items() if one.surprise}
+    surprises = {f"{file} {note}": one.surprise for (file, note), one in found.items() if one.surprise}
     for file, text in surprises.items():
         print(f"\n=== {file} did otherwise than expected\n{text}", file=sys.stderr)
     return 1 if surprises else 0
@@ -96,9 +99,9 @@ def run(case: Case, copy: Path, data: Path, environment: Mapping[str, str]) -> F
             [sys.executable, *command],
             cwd=copy / case.folder,
             env=dict(environment),
+            check=False,
             capture_output=True,
             text=True,
-            check=False,
             timeout=SECONDS,
         )
     except subprocess.TimeoutExpired as error:

@@ -173,7 +173,7 @@ class Texts(ModuleInterface):
 KINDS: dict[str, Any] = {"images": Images, "texts": Texts}
 
 
-def build(module: ModuleInterface, folder: Path, checkpointer: Any = None, **more: Any) -> Any:
+def build(module: Any, folder: Path, checkpointer: Any = None, **more: Any) -> Any:
     """A quiet trainer whose files are all in ``folder``."""
     kept = str(folder / "checkpoints")
     settings: dict[str, Any] = {

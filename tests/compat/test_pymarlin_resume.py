@@ -190,12 +190,27 @@ def test_only_the_epochs_that_are_left(tmp_path: Path) -> None:
     assert [call[0] for call in run.module.calls] == ["optimizers", "end"]
 
 
-def test_a_checkpoint_of_weights_alone_begins_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_checkpoint_of_an_epochs_end_alone_goes_on_with_the_next(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     checkpointer = InMemory()
     state = {name: torch.full_like(value, 0.5) for name, value in Images().state_dict().items()}
-    checkpointer.saved.append((Checkpoint(module_interface_state=state, trainer_state={"last_epoch": 4}), 4, True))
-    run = build(Images(), tmp_path, checkpointer, epochs=1)
+    counts = {"global_step_completed": 8, "batches_completed": 22}
+    checkpointer.saved.append((Checkpoint(state, {"last_epoch": 1}, counts), 1, True))
+    run = build(Images(), tmp_path, checkpointer, epochs=4)
     assert torch.equal(run.module.state_dict()["net.0.weight"], state["net.0.weight"])
     run.train()
-    assert "it begins anew" in caplog.text
-    assert run.global_steps_finished == 4
+    assert "goes on with the next epoch" in caplog.text
+    assert [call[:3] for call in run.module.calls if call[0] == "begin epoch"] == [
+        ("begin epoch", 8, 2),
+        ("begin epoch", 12, 3),
+    ]
+    assert run.global_steps_finished == 16
+    # What it has saved itself is exact again, and counts on.
+    again = build(Images(), tmp_path, checkpointer, epochs=5)
+    again.train()
+    assert [call[:3] for call in again.module.calls if call[0] == "begin epoch"] == [("begin epoch", 16, 4)]
+    assert again.global_steps_finished == 20
+    nothing_left = build(Images(), tmp_path, checkpointer, epochs=5)
+    nothing_left.train()
+    assert nothing_left.global_steps_finished == 20

@@ -25,8 +25,9 @@ class UnreadableCheckpoint(ValueError):
 def read_pickle(path: Path, allowed: Sequence[Any] = (), way_out: str = "") -> Any:
     """What ``path`` holds, if that is tensors and plain containers (and ``allowed`` classes); refuses anything else."""
     try:
-        with torch.serialization.safe_globals(list(allowed)):
-            return torch.load(path, map_location="cpu", weights_only=True)
+        # By its contents: given a path, torch goes by the ending of the name.
+        with path.open("rb") as file, torch.serialization.safe_globals(list(allowed)):
+            return torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise UnreadableCheckpoint(f"{path} is missing.") from None
     except Exception as error:

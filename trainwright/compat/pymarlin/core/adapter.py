@@ -23,8 +23,15 @@ class Progress:
     last_epoch: int = -1
     #: Optimizer steps since it was finished.
     steps_since: int = 0
+    #: Epochs and steps of an earlier run that left no exact state: those of this loop come on top.
+    epochs_before: int = 0
+    steps_before: int = 0
     #: The end of an epoch is being saved; any other save is one that nobody planned.
     is_planned_save: bool = False
+
+    def epochs_left(self, epochs: int) -> int:
+        """Of ``epochs`` in all, those of this loop."""
+        return epochs - self.epochs_before
 
 
 @dataclass
@@ -130,7 +137,7 @@ class MarlinModule(Module):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._in_step = False
-        self._counts.global_step_completed = step = state.global_step
+        self._counts.global_step_completed = step = self._progress.steps_before + state.global_step
         self._counts.batches_completed += 1 if self._supply.runs_in_pieces else len(self._losses)
         self._progress.steps_since += 1
         # Read only when somebody will see it: reading waits for the device.

@@ -55,6 +55,7 @@ class Bridge:
             "weights": weights,
             "trainer_state": checkpoint.trainer_state,
             "backend_state": checkpoint.backend_state,
+            "before": [self._progress.epochs_before, self._progress.steps_before],
         }
         whole.trainer_backend_state = {**(whole.trainer_backend_state or {}), EXACT: exact}
         self._checkpointer.save(whole, *self._index_and_force())
@@ -81,11 +82,12 @@ class Bridge:
         self.loaded = None
 
 
-def exact_part(checkpoint: Checkpoint, *, reset_optimizers: bool) -> NativeCheckpoint | None:
+def exact_part(checkpoint: Checkpoint, progress: Progress, *, reset_optimizers: bool) -> NativeCheckpoint | None:
     """What the Trainer goes on from exactly; None where the checkpoint does not hold it."""
     exact = (checkpoint.trainer_backend_state or {}).get(EXACT)
     if not exact:
         return None
+    progress.epochs_before, progress.steps_before = exact.get("before", (0, 0))
     weights = exact["weights"]
     if isinstance(weights, list):
         held = checkpoint.module_interface_state or {}
@@ -104,13 +106,14 @@ def exact_part(checkpoint: Checkpoint, *, reset_optimizers: bool) -> NativeCheck
     return NativeCheckpoint(weights, exact["trainer_state"], backend)
 
 
-def say_it_begins_anew(last_epoch: int) -> None:
-    """There are weights to go on with, but not the rest."""
+def go_on_after(progress: Progress, steps: int) -> None:
+    """Go on from a checkpoint, PyMarlin's for example, that has no more than the end of an epoch."""
     logger.warning(
-        "The checkpoint says that epoch %d is finished but not where exactly the run stood: it begins anew, with the "
-        "checkpoint's weights.",
-        last_epoch,
+        "The checkpoint has weights and optimizers after epoch %d, but no random numbers and no place in the data: the "
+        "run goes on with the next epoch, not exactly as it would have.",
+        progress.last_epoch,
     )
+    progress.epochs_before, progress.steps_before = progress.last_epoch + 1, steps
 
 
 def compare_epochs(exact: NativeCheckpoint, epochs: int) -> None:

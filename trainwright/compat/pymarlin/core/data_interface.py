@@ -6,53 +6,79 @@ import multiprocessing
 from abc import ABC, abstractmethod
 from typing import Any
 
+from trainwright.compat.pymarlin.utils.distributed import (
+    DistributedPreprocessArguments,
+    fetch_ranks_from_azureml_preprocess,
+)
+
 
 class DataProcessor(ABC):
     """One task of data preparation."""
 
+    #: Which of several machines this is; None takes it from the environment.
+    distrib_args: DistributedPreprocessArguments | None = None
+
+    def __init__(self, distrib_args: DistributedPreprocessArguments | None = None) -> None:
+        self.distrib_args = distrib_args
+
     @abstractmethod
-    def process(self, *args: object) -> Any:
+    def process(self, *args: Any, **kwargs: Any) -> Any:
         """Do it."""
 
-    def analyze(self, *args: object) -> Any:  # noqa: B027 - optional
+    def analyze(self, *args: Any, **kwargs: Any) -> Any:  # noqa: B027 - optional
         """Look at the result; optional."""
+
+    def process_data(self, *args: Any) -> Any:
+        """``process``, then ``analyze``; returns the former's result."""
+        result = self.process(*args)
+        self.analyze()
+        return result
+
+    def multi_process_data(self, *args: Any, process_count: int = 1) -> list[Any]:
+        """``process`` for each element of the lists among ``args``, in several processes; the results joined.
+
+        Other arguments, and lists of one element, are given to every call. On several machines each does its part of
+        the lists.
+        """
+        self._set_ranks()
+        joined = _spread(self, self._collect_params(*args), process_count)
+        self.analyze()
+        return joined
+
+    def _set_ranks(self) -> None:
+        if self.distrib_args is None:
+            self.distrib_args = fetch_ranks_from_azureml_preprocess()
+
+    def _collect_params(self, *args: Any) -> list[list[Any]]:
+        """Each argument as a list with one element for each call."""
+        own = [self._of_this_machine(value) if isinstance(value, list) and len(value) > 1 else value for value in args]
+        return _equally_long(own)
+
+    def _of_this_machine(self, values: list[Any]) -> list[Any]:
+        ranks = self.distrib_args or DistributedPreprocessArguments()
+        machine = ranks.global_rank // ranks.local_size if ranks.node_rank is None else ranks.node_rank
+        block = max(len(values) // ranks.node_count, 1)
+        return [value for place, value in enumerate(values) if place // block % ranks.node_count == machine]
 
 
 class DataInterface(ABC):
-    """Gives out datasets, and runs processors."""
+    """Gives out datasets."""
 
     def __init__(self, distrib_args: object = None) -> None:
         self.distrib_args = distrib_args
 
-    def setup_datasets(self) -> None:  # noqa: B027 - optional
+    def setup_datasets(self, *args: Any, **kwargs: Any) -> None:  # noqa: B027 - optional
         """Prepare the datasets; optional."""
 
     def process_data(self, data_processor: DataProcessor, *args: object) -> Any:
-        """``process``, then ``analyze``; returns the former's result."""
+        """PyMarlin's older way to call a processor: ``process``, then ``analyze`` with the result."""
         result = data_processor.process(*args)
         data_processor.analyze(result)
         return result
 
     def multi_process_data(self, data_processor: DataProcessor, *args: object, process_count: int = 1) -> list[Any]:
-        """``process`` for each element of the lists among ``args``, in several processes; the results joined.
-
-        Other arguments, and lists of one element, are given to every call.
-        """
-        longest = max((len(value) for value in args if isinstance(value, list)), default=0)
-        if not longest:
-            raise ValueError(
-                "multi_process_data needs a list among its arguments: what is to be spread over processes?"
-            )
-        if any(isinstance(value, list) and len(value) not in (1, longest) for value in args):
-            raise ValueError("multi_process_data needs lists of equal length (or of length 1).")
-        spread = [value if isinstance(value, list) and len(value) > 1 else _repeated(value, longest) for value in args]
-        calls = list(zip(*spread, strict=True))
-        if process_count == 1:
-            results = [data_processor.process(*call) for call in calls]
-        else:
-            with multiprocessing.get_context("spawn").Pool(process_count) as pool:
-                results = pool.starmap(data_processor.process, calls)
-        joined = [item for result in results for item in result]
+        """PyMarlin's older way to :meth:`DataProcessor.multi_process_data`."""
+        joined = _spread(data_processor, _equally_long(list(args)), process_count)
         data_processor.analyze(joined)
         return joined
 
@@ -68,5 +94,27 @@ class DataInterface(ABC):
         """The test data; optional."""
 
 
+def _equally_long(args: list[Any]) -> list[list[Any]]:
+    longest = max((len(value) for value in args if isinstance(value, list)), default=0)
+    if not longest:
+        raise ValueError("multi_process_data needs a list among its arguments: what is to be spread over processes?")
+    if any(isinstance(value, list) and len(value) not in (1, longest) for value in args):
+        raise ValueError("multi_process_data needs lists of equal length (or of length 1).")
+    return [value if isinstance(value, list) and len(value) > 1 else _repeated(value, longest) for value in args]
+
+
 def _repeated(value: object, count: int) -> list[Any]:
     return (value if isinstance(value, list) else [value]) * count
+
+
+def _spread(data_processor: DataProcessor, lists: list[list[Any]], process_count: int) -> list[Any]:
+    calls = list(zip(*lists, strict=True))
+    if process_count == 1:
+        results = [data_processor.process(*call) for call in calls]
+    else:
+        with multiprocessing.get_context("spawn").Pool(process_count) as pool:
+            results = pool.starmap(data_processor.process, calls)
+    if all(result is None for result in results):
+        # Tasks that leave files behind, and nothing to join.
+        return results
+    return [item for result in results for item in result]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -16,6 +15,8 @@ from trainwright.compat.pymarlin.core.trainer_backend import TrainerBackend
 from trainwright.config.batch_sizes import BatchSizes
 from trainwright.data.order import set_epoch_of
 from trainwright.engines.torch.randomness import random_state, set_random_state
+
+_NOT_ASKED = object()
 
 
 class Loaders:
@@ -32,6 +33,7 @@ class Loaders:
     ) -> None:
         self._module, self._args, self._backend, self._sizes = module, args, backend, sizes
         self._are_cut = are_cut
+        self._found: Any = _NOT_ASKED
 
     def for_training(self) -> Any:
         """A new training loader."""
@@ -48,19 +50,23 @@ class Loaders:
     def _new_training_loader(self) -> Any:
         return self._module.get_train_dataloader(sampler=self._backend.train_sampler, batch_size=self._sizes.per_device)
 
-    @cached_property
-    def _found(self) -> Any:
-        return self._module.get_val_dataloaders(sampler=self._backend.val_sampler, batch_size=self._args.val_batch_size)
+    def _validation(self) -> Any:
+        """What the module gives: asked for once, but by loops of one's own in every epoch."""
+        if self._found is _NOT_ASKED or not self._are_cut:
+            self._found = self._module.get_val_dataloaders(
+                sampler=self._backend.val_sampler, batch_size=self._args.val_batch_size
+            )
+        return self._found
 
     @property
     def are_named(self) -> bool:
         """Whether there is a dict of validation loaders."""
-        return isinstance(self._found, dict)
+        return isinstance(self._validation() if self._found is _NOT_ASKED else self._found, dict)
 
     @property
     def for_validation(self) -> dict[str, Any]:
         """Validation loaders by name; a single one is called "default"."""
-        found = self._found
+        found = self._validation()
         named = found if isinstance(found, dict) else {} if found is None else {"default": found}
         if not self._are_cut:
             return named

@@ -12,40 +12,50 @@ import torch
 from trainwright.callbacks.progress import PrinterCallback
 from trainwright.checkpoint.states import split_state
 from trainwright.compat.pymarlin.core.adapter import MarlinModule, Progress, Supply
-from trainwright.compat.pymarlin.core.bridge import Bridge, compare_epochs, exact_part, say_it_begins_anew
+from trainwright.compat.pymarlin.core.bridge import Bridge, compare_epochs, exact_part, go_on_after
 from trainwright.compat.pymarlin.core.loaders import Loaders
 from trainwright.compat.pymarlin.core.module_interface import ModuleInterface
 from trainwright.compat.pymarlin.core.own_loop import OwnLoop
+from trainwright.compat.pymarlin.core.plain_module import as_module
 from trainwright.compat.pymarlin.core.trainer_arguments import (
-    UNNAMED,
     TrainerArguments,
     batch_sizes,
+    chosen_backend,
     native_settings,
 )
 from trainwright.compat.pymarlin.core.trainer_backend import (
     TrainerBackend,
     TrainerBackendArguments,
-    build_trainer_backend,
     description_in,
     native_name,
-    refuse_parts_of_a_loop,
+    refuse_wrapping_alone,
 )
+from trainwright.compat.pymarlin.utils import stats
 from trainwright.compat.pymarlin.utils.checkpointer.checkpoint_utils import (
     AbstractCheckpointer,
     Checkpoint,
     DefaultCheckpointer,
     DefaultCheckpointerArguments,
 )
-from trainwright.compat.pymarlin.utils.distributed import ranks_from_environment
-from trainwright.compat.pymarlin.utils.stats import use_stats
+from trainwright.compat.pymarlin.utils.differential_privacy import DifferentialPrivacyArguments
+from trainwright.compat.pymarlin.utils.distributed import DistributedTrainingArguments, ranks_from_environment
 from trainwright.compat.pymarlin.utils.stats.basic_stats import BasicStats
 from trainwright.compat.pymarlin.utils.writer import build_writer
-from trainwright.compat.pymarlin.utils.writer.base import new_folder
+from trainwright.compat.pymarlin.utils.writer.base import WriterInitArguments, new_folder
 from trainwright.config import TrainingArguments
 from trainwright.config.batch_sizes import BatchSizes
 from trainwright.trainer import Trainer as NativeTrainer
 
-__all__ = ["AbstractTrainer", "DefaultCheckpointerArguments", "Trainer", "TrainerArguments"]
+__all__ = [
+    "AbstractTrainer",
+    "DefaultCheckpointerArguments",
+    "DifferentialPrivacyArguments",
+    "DistributedTrainingArguments",
+    "Trainer",
+    "TrainerArguments",
+    "WriterInitArguments",
+    "stats",
+]
 
 logger = logging.getLogger("trainwright")
 
@@ -66,7 +76,7 @@ class Trainer(AbstractTrainer):
     """Trains a :class:`ModuleInterface`.
 
     Args:
-        module: The model with its data, steps, optimizers and callbacks.
+        module: The model with its data, steps, optimizers and callbacks; any object with the methods will do.
         args: How to train.
         trainer_backend: Instead of ``args.backend``: an object of ``trainer_backend``, or one with a loop of its own.
         checkpointer: Where checkpoints go; by default files, as ``args.checkpointer_args`` say.
@@ -81,13 +91,9 @@ class Trainer(AbstractTrainer):
         trainer_backend: TrainerBackend | None = None,
         checkpointer: AbstractCheckpointer | None = None,
     ) -> None:
-        if not isinstance(module, ModuleInterface):
-            raise ValueError(
-                f"module must be a ModuleInterface, not {type(module).__name__}: derive it from that class."
-            )
-        self.module, self.args = module, args
-        self.logger = logger
-        self.trainer_backend = _chosen_backend(trainer_backend, args)
+        self.logger, self.args = logger, args
+        self.trainer_backend = chosen_backend(trainer_backend, args)
+        self.module = module = as_module(module, natively=description_in(self.trainer_backend) is not None)
         self._fetch_ranks()
         self._sizes = batch_sizes(args, self._ranks.world_size)
         self._tell_backend()
@@ -99,7 +105,7 @@ class Trainer(AbstractTrainer):
         self.optimizers, self.schedulers = self._new_tools(args.epochs)
         self.update_state(self.checkpointed_states.trainer_state)
         self.stats = self._new_stats()
-        use_stats(self.stats)
+        stats.use_stats(self.stats)
         self.trainer_backend.init(self._backend_arguments())
         self.trainer_backend.update_state(self.checkpointed_states.trainer_backend_state)
 
@@ -111,7 +117,7 @@ class Trainer(AbstractTrainer):
         A signal ends it with ``trainwright.Preempted`` once everything is saved; made anew with ``load_dir`` set, the
         Trainer goes on exactly there.
         """
-        use_stats(self.stats)
+        stats.use_stats(self.stats)
         if self._has_trained:
             self.logger.warning("This Trainer has trained already: make a new one, with load_dir set, for more epochs.")
             return
@@ -132,7 +138,7 @@ class Trainer(AbstractTrainer):
 
     def validate(self) -> Any:
         """Run every validation loader; returns its collated outputs, in a dict by name if there are several."""
-        use_stats(self.stats)
+        stats.use_stats(self.stats)
         if self._counts is None:
             results = self._own_loop.validate()
         elif not self._loaders.for_validation:
@@ -263,7 +269,7 @@ class Trainer(AbstractTrainer):
     def _fetch_ranks(self) -> None:
         found = ranks_from_environment()
         given = self.args.distributed_training_args
-        self._ranks = given or found
+        self._ranks = self.args.distributed_training_args = given or found
         if given is not None and (given.global_rank, given.world_size) != (found.global_rank, found.world_size):
             raise ValueError(
                 f"distributed_training_args say process {given.global_rank} of {given.world_size}, the launcher's "
@@ -274,6 +280,8 @@ class Trainer(AbstractTrainer):
         """Give the description what its samplers need."""
         self._seed = torch.initial_seed() % 2**31
         self._counts = counts = description_in(self.trainer_backend)
+        if counts is None and self.is_distributed:
+            refuse_wrapping_alone(self.trainer_backend)
         if counts is not None:
             counts.seed, counts.share = self._seed, self._sizes.per_process
             counts.rank, counts.world_size = self._ranks.global_rank, self._ranks.world_size
@@ -285,14 +293,15 @@ class Trainer(AbstractTrainer):
     def _new_stats(self) -> BasicStats:
         names = self.args.writers if self.is_main_process else []
         writers = [build_writer(writer, self.args.writer_args) for writer in names]
-        stats = BasicStats(self.args.stats_args, [writer for writer in writers if writer is not None])
-        stats.device = self.device
-        return stats
+        collected = BasicStats(self.args.stats_args, [writer for writer in writers if writer is not None])
+        collected.device = self.device
+        return collected
 
     def _backend_arguments(self) -> TrainerBackendArguments:
         return TrainerBackendArguments(
             model=self.module,
             device=self.device,
+            train_batch_size=self.args.train_batch_size,
             max_train_steps_per_epoch=self.args.max_train_steps_per_epoch,
             max_val_steps_per_epoch=self.args.max_val_steps_per_epoch,
             distributed_training_args=self._ranks,
@@ -302,6 +311,8 @@ class Trainer(AbstractTrainer):
             clip_grads=self.args.clip_grads,
             max_grad_norm=self.args.max_grad_norm,
             disable_tqdm=self.args.disable_tqdm,
+            amp_backend_native=self.args.amp_backend_native,
+            differential_privacy_args=self.args.differential_privacy_args,
         )
 
     @cached_property
@@ -351,6 +362,7 @@ class Trainer(AbstractTrainer):
         # A new folder for each run: the logs of earlier ones stay.
         place = new_folder(logs) if self.is_main_process else logs
         settings = native_settings(self.args, self._sizes, native_name(self.trainer_backend), self._seed, place)
+        settings["num_train_epochs"] = self._progress.epochs_left(self.args.epochs)
         arguments = TrainingArguments(
             **settings,
             eval_strategy="epoch" if self._loaders.for_validation else "no",
@@ -363,15 +375,16 @@ class Trainer(AbstractTrainer):
         return native
 
     def _train_natively(self) -> None:
-        exact = exact_part(self.checkpointed_states, reset_optimizers=self.args.reset_optimizers_schedulers)
+        reset = self.args.reset_optimizers_schedulers
+        exact = exact_part(self.checkpointed_states, self._progress, reset_optimizers=reset)
         # The bridge hands it on; it is not needed twice in memory.
         self._bridge.loaded, self.checkpointed_states = exact, Checkpoint()
         if exact is None and self.last_epoch >= 0:
-            say_it_begins_anew(self.last_epoch)
-            self.last_epoch = -1
-        if exact is not None and self.schedulers and not self.args.reset_optimizers_schedulers:
-            compare_epochs(exact, self.args.epochs)
-        self._native.train(resume_from_checkpoint=True if exact else None)
+            go_on_after(self._progress, self.global_steps_finished)
+        if exact is not None and self.schedulers and not reset:
+            compare_epochs(exact, self._progress.epochs_left(self.args.epochs))
+        if self._progress.epochs_left(self.args.epochs) > 0:
+            self._native.train(resume_from_checkpoint=True if exact else None)
 
     # ---- with a loop of the user's
 
@@ -384,13 +397,3 @@ class Trainer(AbstractTrainer):
             self._own_loop.run_epoch()
             self.save_checkpoint(force=self.last_epoch == self.args.epochs - 1)
         self.save_model_checkpoint()
-
-
-def _chosen_backend(given: TrainerBackend | None, args: TrainerArguments) -> TrainerBackend:
-    if given is None:
-        return build_trainer_backend(args.backend)
-    refuse_parts_of_a_loop(given)
-    named = native_name(given) if description_in(given) is not None else None
-    if named is not None and args.backend is not UNNAMED and args.backend != named:
-        raise ValueError(f"trainer_backend is {named!r} and args.backend {args.backend!r}: leave one of them out.")
-    return given

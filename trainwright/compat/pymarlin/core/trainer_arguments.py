@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainwright.compat.pymarlin.core.trainer_backend import refuse_apex
-from trainwright.compat.pymarlin.utils.checkpointer.checkpoint_utils import DefaultCheckpointerArguments
-from trainwright.compat.pymarlin.utils.differential_privacy import (
-    DifferentialPrivacyArguments,
-    refuse_differential_privacy,
+from trainwright.compat.pymarlin.core.trainer_backend import (
+    TrainerBackend,
+    build_trainer_backend,
+    description_in,
+    native_name,
+    refuse_apex,
 )
+from trainwright.compat.pymarlin.utils.checkpointer.checkpoint_utils import DefaultCheckpointerArguments
+from trainwright.compat.pymarlin.utils.differential_privacy import DifferentialPrivacyArguments
 from trainwright.compat.pymarlin.utils.distributed import DistributedTrainingArguments
 from trainwright.compat.pymarlin.utils.stats.basic_stats import StatInitArguments
 from trainwright.compat.pymarlin.utils.writer.base import WriterInitArguments
@@ -56,7 +59,7 @@ class TrainerArguments:
     writer_args: WriterInitArguments = field(default_factory=WriterInitArguments)
     disable_tqdm: bool = False
     log_level: str = "INFO"
-    #: sp, sp-amp, ddp, ddp-amp, or with the precision said: sp-bf16, sp-fp16, ddp-bf16, ddp-fp16.
+    #: sp, sp-dp, sp-amp, ddp, ddp-amp, or with the precision said: sp-bf16, sp-fp16, ddp-bf16, ddp-fp16.
     backend: str = UNNAMED
     amp_backend_native: bool = False
     amp_backend_apex: bool = False
@@ -66,8 +69,9 @@ class TrainerArguments:
     def __post_init__(self) -> None:
         if self.amp_backend_apex:
             refuse_apex()
-        if self.differential_privacy_args is not None:
-            refuse_differential_privacy()
+        if self.differential_privacy_args is not None and not self.backend.endswith("-dp"):
+            # PyMarlin trained without privacy then, and did not say so.
+            raise ValueError(f"differential_privacy_args need backend='sp-dp' (with opacus), not {self.backend!r}.")
         if self.amp_level_apex != "O1":
             warn(f"amp_level_apex={self.amp_level_apex!r} is a setting of apex, which is not used here: it is ignored.")
         if self.amp_backend_native and not self.backend.endswith(("-amp", "-bf16", "-fp16")):
@@ -118,3 +122,13 @@ def native_settings(
     if communication is not None and backend.startswith("ddp"):
         settings["ddp_backend"] = communication
     return settings
+
+
+def chosen_backend(given: TrainerBackend | None, args: TrainerArguments) -> TrainerBackend:
+    """The backend that is given as an object or by its name, but not as both."""
+    if given is None:
+        return build_trainer_backend(args.backend)
+    named = native_name(given) if description_in(given) is not None else None
+    if named is not None and args.backend is not UNNAMED and args.backend != named:
+        raise ValueError(f"trainer_backend is {named!r} and args.backend {args.backend!r}: leave one of them out.")
+    return given

@@ -3,32 +3,53 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from trainwright.compat.pymarlin.utils.differential_privacy import refuse_differential_privacy
+from trainwright.compat.pymarlin.core.batch_loop import PARTS_OF_A_LOOP, BatchLoop
+from trainwright.compat.pymarlin.core.module_interface import Stage
+from trainwright.compat.pymarlin.core.outputs import OutputCollector
+from trainwright.compat.pymarlin.utils.differential_privacy import (
+    DifferentialPrivacyArguments,
+    NoDPWrap,
+    import_opacus,
+    refuse_several_processes,
+)
 from trainwright.compat.pymarlin.utils.distributed import DistributedTrainingArguments
 from trainwright.config.backends import BACKENDS
 from trainwright.data.sharding import train_sampler, val_sampler
 
-#: Parts of PyMarlin's own loop that subclasses used to replace one by one.
-_PARTS_OF_A_LOOP = ("_forward_backward", "_forward", "_backward", "process_global_step", "_clip_gradients", "optimize")
+__all__ = [
+    "AbstractTrainerBackendDecorator",
+    "DDPTrainerBackend",
+    "OutputCollector",
+    "SingleProcess",
+    "SingleProcessAmp",
+    "SingleProcessApexAmp",
+    "SingleProcessBf16",
+    "SingleProcessDpSgd",
+    "SingleProcessFp16",
+    "TrainerBackend",
+    "TrainerBackendArguments",
+    "build_trainer_backend",
+]
 
 
 @dataclass
 class TrainerBackendArguments:
-    """What the ``init`` of a backend of one's own receives."""
+    """What the ``init`` of a backend receives."""
 
-    model: Any
-    device: Any
-    max_train_steps_per_epoch: int | None
-    max_val_steps_per_epoch: int | None
-    distributed_training_args: DistributedTrainingArguments
-    optimizers: Iterable[Any]
+    model: Any = None
+    device: Any = "cpu"
+    #: Samples in an optimizer step, over all processes.
+    train_batch_size: int = 1
+    max_train_steps_per_epoch: int | None = None
+    max_val_steps_per_epoch: int | None = None
+    distributed_training_args: DistributedTrainingArguments = field(default_factory=DistributedTrainingArguments)
+    optimizers: Iterable[Any] = ()
     schedulers: Iterable[Any] | None = None
     gradient_accumulation: int = 1
     clip_grads: bool = True
@@ -39,13 +60,15 @@ class TrainerBackendArguments:
     amp_backend_apex: bool = False
     amp_level_apex: str = "O1"
     opacus_params: dict[str, Any] = field(default_factory=dict)
+    differential_privacy_args: DifferentialPrivacyArguments | None = None
 
 
 class TrainerBackend(ABC):
     """Implement ``train_dl`` and ``validate_dl`` to write the loop over batches yourself.
 
     The Trainer then calls them epoch by epoch, in PyMarlin's order; accumulation, clipping, precision and optimizer
-    steps are theirs. The backends below are only descriptions: the Trainer's own loop runs them.
+    steps are theirs. The backends below only describe how to train: the Trainer's own loop runs them, unless a subclass
+    replaces a part of :class:`BatchLoop`.
     """
 
     @abstractmethod
@@ -83,7 +106,7 @@ class TrainerBackend(ABC):
     def update_state(self, state: dict[str, Any] | None) -> None: ...
 
 
-class SingleProcess(TrainerBackend):
+class SingleProcess(BatchLoop, TrainerBackend):
     """One process on one device. Also keeps count, for ``global_steps_finished`` and checkpoints."""
 
     #: What the Trainer is told.
@@ -95,16 +118,7 @@ class SingleProcess(TrainerBackend):
         self.seed, self.rank, self.world_size, self.share = 0, 0, 1, 1
 
     def init(self, args: TrainerBackendArguments) -> None:
-        self.args = args
-
-    def train_dl(self, dataloader: object, callback: object) -> Any:
-        raise NotImplementedError(
-            f"{type(self).__name__} describes how the Trainer trains and has no loop of its own: call Trainer.train(), "
-            "or define train_dl and validate_dl in a subclass of TrainerBackend."
-        )
-
-    def validate_dl(self, dataloader: object) -> Any:
-        return SingleProcess.train_dl(self, dataloader, None)
+        self.args, self.model = args, args.model
 
     def get_batches_completed(self) -> int:
         return self.batches_completed
@@ -139,6 +153,7 @@ class SingleProcessAmp(SingleProcess):
 
     def __init__(self, enable_amp: bool = True) -> None:
         super().__init__()
+        self.enable_amp = enable_amp
         if not enable_amp:
             self.name = "sp"
 
@@ -163,10 +178,68 @@ class SingleProcessApexAmp(SingleProcess):
 
 
 class SingleProcessDpSgd(SingleProcess):
-    """Refused: see opacus."""
+    """Differential privacy as opacus does it: every sample's gradient is clipped, and noise is added to their sum.
 
-    def __init__(self, *args: object, **kwargs: object) -> None:
-        refuse_differential_privacy()
+    One process; an epoch runs in PyMarlin's loop over batches, and a resume starts with an epoch.
+    ``accountant.get_epsilon(delta)`` says how much privacy has been spent. Optimizers in a ``NoDPWrap`` are left alone.
+    """
+
+    name = "sp-dp"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.accountant = import_opacus().accountants.RDPAccountant()
+
+    def init(self, args: TrainerBackendArguments) -> None:
+        super().init(args)
+        privacy = args.differential_privacy_args
+        if privacy is None:
+            raise ValueError("backend 'sp-dp' needs differential_privacy_args=DifferentialPrivacyArguments(...).")
+        if args.clip_grads:
+            raise ValueError("With differential privacy every sample's gradient is clipped already: clip_grads=False.")
+        opacus = import_opacus()
+        self.model.train()
+        self.model = opacus.GradSampleModule(self.model)
+        found = list(args.optimizers)
+        for place, optimizer in enumerate(found):
+            if isinstance(optimizer, NoDPWrap):
+                found[place] = optimizer.optimizer
+                continue
+            found[place] = noisy = opacus.optimizers.DPOptimizer(
+                optimizer,
+                noise_multiplier=privacy.noise_multiplier,
+                max_grad_norm=privacy.per_sample_max_grad_norm,
+                expected_batch_size=args.train_batch_size,
+            )
+            noisy.attach_step_hook(self.accountant.get_optimizer_hook_fn(sample_rate=privacy.sample_rate))
+        self.args.optimizers = found
+
+    def _forward_backward(self, callback: Any, batch: Any) -> Any:
+        if self._waiting:
+            # What waits is clipped and added up; noise comes once, with the step.
+            for optimizer in self._noisy(self.args.optimizers):
+                optimizer.signal_skip_step(do_skip=True)
+                optimizer.step()
+                optimizer.zero_grad()
+        outputs = self._forward(batch, Stage.TRAIN, self.global_step_completed + 1)
+        outputs = [outputs] if isinstance(outputs, Tensor) else outputs
+        # Not divided by the accumulation: the optimizer divides the sum by the number of samples.
+        outputs[0].backward()
+        callback.on_end_backward(self.global_step_completed, outputs[0])
+        return outputs
+
+    @staticmethod
+    def _noisy(optimizers: Iterable[Any]) -> list[Any]:
+        return [optimizer for optimizer in optimizers if hasattr(optimizer, "signal_skip_step")]
+
+    def get_state(self) -> dict[str, Any]:
+        """With what has been spent: a resumed run goes on counting."""
+        spent = [list(step) for step in self.accountant.history]
+        return {**super().get_state(), "privacy_spent": spent}
+
+    def update_state(self, state: dict[str, Any] | None) -> None:
+        super().update_state(state)
+        self.accountant.history = [tuple(step) for step in (state or {}).get("privacy_spent", ())]
 
 
 class AbstractTrainerBackendDecorator(TrainerBackend):
@@ -222,12 +295,14 @@ def build_trainer_backend(trainer_backend_name: str, *args: Any, **kwargs: Any) 
     """
     if trainer_backend_name.endswith("-apex"):
         refuse_apex()
+    if trainer_backend_name == "sp-dp":
+        return SingleProcessDpSgd()
     if trainer_backend_name.endswith("-dp"):
-        refuse_differential_privacy()
+        refuse_several_processes()
     # Checkpointers of this door save a module whole, from one process.
     known = [name for name in BACKENDS if name.startswith(("sp", "ddp"))]
     if trainer_backend_name not in known:
-        raise ValueError(f"There is no backend {trainer_backend_name!r}; there are: {', '.join(known)}.")
+        raise ValueError(f"There is no backend {trainer_backend_name!r}; there are: {', '.join([*known, 'sp-dp'])}.")
     kind, _, precision = trainer_backend_name.partition("-")
     classes = {"": SingleProcess, "amp": SingleProcessAmp, "bf16": SingleProcessBf16, "fp16": SingleProcessFp16}
     gather_frequency = kwargs.pop("gather_frequency", None)
@@ -260,82 +335,16 @@ def native_name(backend: TrainerBackend) -> str:
 def _has_own_loop(backend: TrainerBackend) -> bool:
     ours = (TrainerBackend, SingleProcess, AbstractTrainerBackendDecorator)
     return any(
-        getattr(type(backend), name) not in [getattr(kind, name) for kind in ours]
-        for name in ("train_dl", "validate_dl")
+        getattr(type(backend), name, None) not in [getattr(kind, name, None) for kind in ours]
+        for name in PARTS_OF_A_LOOP
     )
 
 
-def refuse_parts_of_a_loop(backend: TrainerBackend) -> None:
-    """A subclass that replaces parts of a loop which is not there would find that nobody calls them."""
-    unused = [name for name in _PARTS_OF_A_LOOP if hasattr(backend, name)]
-    if unused and not _has_own_loop(backend):
+def refuse_wrapping_alone(backend: TrainerBackend) -> None:
+    """Around a loop of the user's own, several processes would each train a model of their own."""
+    if type(backend) is DDPTrainerBackend:
         raise ValueError(
-            f"{type(backend).__name__} defines {', '.join(unused)}, which is never called: the loop is trainwright's. "
-            "Define train_dl and validate_dl for a loop of your own, on_end_backward in the module to change "
-            "gradients, or step differently in the optimizers you return."
+            f"DDPTrainerBackend cannot share gradients for {type(backend.trainer_backend).__name__}, whose loop is its "
+            "own: wrap the model in torch's DistributedDataParallel in its init(), and pass it without "
+            "DDPTrainerBackend."
         )
-
-
-class OutputCollector:
-    """Collects what steps return; tensors are joined along their first dimension when they are asked for.
-
-    >>> collector = OutputCollector()
-    >>> for number in (1.0, 2.0):
-    ...     collector.collect((torch.tensor(number), "text"))
-    >>> collector.all_outputs
-    [tensor([1., 2.]), ['text', 'text']]
-    """
-
-    def __init__(self, *, on_device: bool = False) -> None:
-        #: Leave tensors where they are until they are asked for: moving them waits for the device.
-        self._on_device = on_device
-        self.reset()
-
-    def reset(self) -> None:
-        self._pieces: list[list[Any]] = []
-
-    def collect(self, outputs: object) -> None:
-        """Keep one step's outputs, detached: a tensor, or a list or tuple of several things."""
-        several = outputs if isinstance(outputs, (list, tuple)) else [outputs]
-        for index, output in enumerate(several):
-            if len(self._pieces) <= index:
-                self._pieces.append([])
-            if isinstance(output, Tensor):
-                output = output.detach()
-                output = output.reshape(1) if output.ndim == 0 else output
-            self._pieces[index].append(output if self._on_device else _on_host(output))
-
-    def extend(self, other: OutputCollector) -> None:
-        """Take over what another one collected."""
-        for index, pieces in enumerate(other._pieces):
-            if len(self._pieces) <= index:
-                self._pieces.append([])
-            self._pieces[index] += [_on_host(piece) for piece in pieces]
-
-    @property
-    def all_outputs(self) -> list[Any]:
-        """Each output of all steps: one tensor in main memory; a list where there is no single shape."""
-        return [_joined(pieces) for pieces in self._pieces]
-
-    def get_state(self) -> list[Any]:
-        """For a checkpoint: tensors, and lists of what JSON holds."""
-        return self.all_outputs
-
-    def update_state(self, state: Iterable[Any]) -> None:
-        self._pieces = [[output] if isinstance(output, Tensor) else list(output) for output in state]
-
-
-def _joined(pieces: list[Any]) -> Any:
-    on_host = [_on_host(piece) for piece in pieces]
-    tensors = [piece for piece in on_host if isinstance(piece, Tensor)]
-    if len(tensors) == len(on_host) and len({(t.shape[1:], t.dtype) for t in tensors}) == 1:
-        return torch.cat(tensors)
-    return on_host
-
-
-def _on_host(piece: object) -> Any:
-    if isinstance(piece, Tensor):
-        return piece.cpu()
-    if isinstance(piece, Mapping):
-        return {key: _on_host(value.detach() if isinstance(value, Tensor) else value) for key, value in piece.items()}
-    return piece

@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch.utils.data.distributed import DistributedSampler
+
 from trainwright.config.backends import rank_from_environment
 
 
@@ -24,6 +26,32 @@ class DistributedTrainingArguments:
     gather_frequency: int | None = None
 
 
+@dataclass
+class DistributedPreprocessArguments:
+    """Which of several machines prepares data here."""
+
+    local_rank: int = 0
+    global_rank: int = 0
+    world_size: int = 1
+    #: How many machines there are, and processes on each.
+    node_count: int = 1
+    local_size: int = 1
+    #: None: found from ``global_rank`` and ``local_size``.
+    node_rank: int | None = None
+
+
+class SequentialDistributedSampler(DistributedSampler[Any]):
+    """This process's part of a dataset, in the dataset's own order."""
+
+    def __init__(self, dataset: Any, num_replicas: int | None = None, rank: int | None = None, **more: Any) -> None:
+        super().__init__(dataset, num_replicas=num_replicas, rank=rank, shuffle=False, **more)
+
+
+def ranks_already_set(args: DistributedTrainingArguments) -> bool:
+    """Whether both ranks are known."""
+    return args.local_rank > -1 and args.global_rank > -1
+
+
 def ranks_from_environment(environment: Mapping[str, str] = os.environ) -> DistributedTrainingArguments:
     """What the launcher said; one process where there was none.
 
@@ -32,6 +60,24 @@ def ranks_from_environment(environment: Mapping[str, str] = os.environ) -> Distr
     """
     place = rank_from_environment(environment)
     return DistributedTrainingArguments(place.local_rank, place.rank, place.world_size)
+
+
+def fetch_ranks_from_azureml() -> DistributedTrainingArguments:
+    """The ranks that Open MPI has given, as under AzureML."""
+    return ranks_from_environment()
+
+
+def fetch_ranks_from_torch_distributed_launch() -> DistributedTrainingArguments:
+    """The ranks that torchrun has given."""
+    return ranks_from_environment()
+
+
+def fetch_ranks_from_azureml_preprocess() -> DistributedPreprocessArguments:
+    """Which of several machines this is, as Open MPI says it; the only one where it says nothing."""
+    place = rank_from_environment(os.environ)
+    on_each = int(os.environ.get("OMPI_COMM_WORLD_LOCAL_SIZE", place.world_size)) or 1
+    machines = max(place.world_size // on_each, 1)
+    return DistributedPreprocessArguments(place.local_rank, place.rank, place.world_size, machines, on_each)
 
 
 def rank_zero_only(function: Callable[..., Any]) -> Callable[..., Any]:

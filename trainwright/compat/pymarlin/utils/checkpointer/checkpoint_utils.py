@@ -12,12 +12,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trainwright.checkpoint.interchange.reading import read_pickle
 from trainwright.checkpoint.manifest import DamagedCheckpoint
 from trainwright.checkpoint.states import read_state, write_state
 from trainwright.compat.pymarlin.utils.distributed import ranks_from_environment
 from trainwright.config.warnings import warn
 
 EXTENSION = "safetensors"
+logger = logging.getLogger("trainwright")
+_WAY_OUT = (
+    "Usually that is a scheduler's function (OneCycleLR of torch before 2.0) or a state of your own. Open it where it "
+    "was made, keep what is tensors and numbers (module_interface_state, and of trainer_state last_epoch and "
+    "optimizers), torch.save that, and set reset_optimizers_schedulers=True."
+)
 
 
 @dataclass
@@ -63,7 +70,9 @@ class DefaultCheckpointerArguments:
     def __post_init__(self) -> None:
         if self.period < 1:
             raise ValueError(f"period must be at least 1, got {self.period}; checkpoint=False saves nothing.")
-        if self.file_ext.lstrip(".") != EXTENSION:
+        #: What PyMarlin called its files.
+        self.original_ext = self.file_ext.lstrip(".")
+        if self.original_ext != EXTENSION:
             warn(
                 f"file_ext={self.file_ext!r}: checkpoints are safetensors files here and are called .{EXTENSION}, so "
                 "that nobody takes them for pickles."
@@ -97,10 +106,20 @@ class DefaultCheckpointer(AbstractCheckpointer):
         self.args = args or DefaultCheckpointerArguments()
         self.logger = logging.getLogger("trainwright.pymarlin.checkpointer")
         self.logger.setLevel(self.args.log_level)
+        self._make_folders()
         if self.args.delete_existing_checkpoints and ranks_from_environment().global_rank == 0:
             for path in _numbered(Path(self.args.save_dir), self.args.file_prefix, deep=False):
                 self.logger.warning("Deleting %s (delete_existing_checkpoints=True).", path)
                 path.unlink(missing_ok=True)
+
+    def _make_folders(self) -> None:
+        """At once, so that a place that cannot be written to is found out before the first epoch."""
+        if ranks_from_environment().global_rank != 0:
+            return
+        for folder in filter(None, (self.args.save_dir, self.args.model_state_save_dir)):
+            # The ordinary folder only where something will be in it.
+            if self.args.checkpoint or folder != _default_folder():
+                Path(folder).mkdir(parents=True, exist_ok=True)
 
     def save(self, checkpoint_state: Checkpoint, index: int, force: bool = False) -> str | None:
         """Write a checkpoint where it is due; returns its path."""
@@ -126,9 +145,14 @@ class DefaultCheckpointer(AbstractCheckpointer):
         if not folder.is_dir():
             self.logger.error("load_dir=%s does not exist: training starts from the beginning.", folder)
             return Checkpoint()
-        found = _numbered(folder, self.args.file_prefix)
+        found = _numbered(folder, self.args.file_prefix) or self._originals(folder)[:1]
         if not found:
-            self._say_there_is_none(folder)
+            self.logger.error(
+                "load_dir=%s holds no checkpoint called %s_<epoch>.%s: training starts from the beginning.",
+                folder,
+                self.args.file_prefix,
+                EXTENSION,
+            )
             return Checkpoint()
         for path in found:
             try:
@@ -147,21 +171,11 @@ class DefaultCheckpointer(AbstractCheckpointer):
             raise ValueError(f"load_filename={self.args.load_filename!r} is not in {folder}, which holds {there}.")
         return _full(path)
 
-    def _say_there_is_none(self, folder: Path) -> None:
-        pickles = sorted(path.name for path in folder.glob(f"{self.args.file_prefix}_*.pt"))
-        hint = ""
-        if pickles:
-            hint = (
-                f" {pickles[0]} and the like were written by PyMarlin as pickles, which are not read here: load the "
-                "weights yourself with torch.load(path, weights_only=True)['module_interface_state']."
-            )
-        self.logger.error(
-            "load_dir=%s holds no checkpoint called %s_<epoch>.%s: training starts from the beginning.%s",
-            folder,
-            self.args.file_prefix,
-            EXTENSION,
-            hint,
-        )
+    def _originals(self, folder: Path) -> list[Path]:
+        """Checkpoints that PyMarlin wrote, newest epoch first."""
+        endings = dict.fromkeys((self.args.original_ext, "pt", "tar", "bin"))
+        found = (_numbered(folder, self.args.file_prefix, ending) for ending in endings if ending != EXTENSION)
+        return next((paths for paths in found if paths), [])
 
     @staticmethod
     def get_latest_file(
@@ -260,7 +274,24 @@ def _numbered(folder: Path, prefix: str, extension: str = EXTENSION, *, deep: bo
 
 
 def _full(path: Path) -> Checkpoint:
+    if is_torch_file(path):
+        return read_original(path)
     state = read_state(path)
     if not isinstance(state, dict) or set(state) != set(vars(Checkpoint())):
         raise DamagedCheckpoint(path, ["it holds no full checkpoint (a finished model only?)"])
+    return Checkpoint(**state)
+
+
+def is_torch_file(path: Path) -> bool:
+    """Whether ``torch.save`` wrote it, as PyMarlin does."""
+    with path.open("rb") as file:
+        return file.read(2) in (b"PK", b"\x80\x02")
+
+
+def read_original(path: Path) -> Checkpoint:
+    """A checkpoint that PyMarlin wrote, without running anything in it."""
+    state = read_pickle(path, way_out=_WAY_OUT)
+    if not isinstance(state, dict) or not set(state) <= set(vars(Checkpoint())):
+        raise ValueError(f"{path} was written by torch.save but is no checkpoint of PyMarlin (a finished model only?).")
+    logger.warning("%s was written by PyMarlin (torch.save); checkpoints from here on are safetensors files.", path)
     return Checkpoint(**state)

@@ -16,6 +16,14 @@ logger = logging.getLogger("trainwright")
 _TRUE, _FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")
 
 
+class WrongArgument(ValueError, SystemExit):
+    """A word on the command line that cannot be used; if nobody catches it, the program ends with what it says."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.code = message
+
+
 class CustomArgParser:
     """Reads ``--config_path`` (a file, or a folder with one YAML file) and applies what the command line changes.
 
@@ -36,7 +44,7 @@ class CustomArgParser:
     def parse(self, arguments: Sequence[str] | None = None) -> dict[str, Any]:
         """The file's contents with all changes; ``arguments`` are those of the command line unless given."""
         known, changes = self.parser.parse_known_args(arguments)
-        config = _read(Path(getattr(known, self._key)))
+        config = self._parse_config(getattr(known, self._key))
         # As in PyMarlin: where the configuration came from is part of it.
         config[self._key] = str(getattr(known, self._key))
         for name, text in _pairs(changes):
@@ -45,12 +53,15 @@ class CustomArgParser:
             last = json.loads(known.params)
             last.items()
         except (ValueError, AttributeError) as error:
-            raise ValueError(
+            raise WrongArgument(
                 f"--params must be a JSON object such as '{{\"--trainer.epochs\": 3}}', got {known.params!r} ({error})."
             ) from None
         for name, value in last.items():
             self._change(config, name, value)
         return config
+
+    def _parse_config(self, path: str) -> dict[str, Any]:
+        return _read(Path(path))
 
     def _change(self, config: dict[str, Any], name: str, value: object) -> None:
         *sections, key = name.lstrip("-").split(".")
@@ -63,7 +74,7 @@ class CustomArgParser:
         try:
             place[key] = _converted(value, place[key])
         except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
+            raise WrongArgument(f"{name}: {error}") from None
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Statistics; ``global_stats`` are those of the Trainer that was made last in this thread or task."""
+"""Statistics; ``global_stats`` are those of the Trainer that was made last in this thread or task.
+
+Before there is one they are collected all the same, for writers that are named with ``global_stats.rebuild``.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ class _PresentStats:
     def __getattr__(self, name: str) -> Any:
         stats = _present.get()
         if stats is None:
-            raise RuntimeError("global_stats belong to a Trainer: make one before you write statistics.")
+            stats = BasicStats(StatInitArguments())
+            use_stats(stats)
         return getattr(stats, name)
 
 

@@ -27,7 +27,7 @@ class StatInitArguments:
     #: Steps between two looks at weights and gradients.
     log_model_steps: int = 1000
     #: Parameters whose names match this regular expression are left out of it.
-    exclude_list: str = r"bias|LayerNorm|layer\.[3-9]|layer\.1(?!1)|layer\.2(?!3)"
+    exclude_list: str | None = r"bias|LayerNorm|layer\.[3-9]|layer\.1(?!1)|layer\.2(?!3)"
 
 
 class BasicStats:
@@ -47,9 +47,9 @@ class BasicStats:
         self._said_no_psutil = False
         self.reset()
 
-    def rebuild(self, args: StatInitArguments, writers: Iterable[Writer]) -> None:
-        """Other settings, other writers; what was collected stays."""
-        self.args, self.writers = args, list(writers)
+    def rebuild(self, args: StatInitArguments | None, writers: Iterable[Writer]) -> None:
+        """Other settings (None: the ordinary ones), other writers; what was collected stays."""
+        self.args, self.writers = args or StatInitArguments(), list(writers)
 
     def reset(self) -> None:
         """Forget everything collected."""
@@ -163,8 +163,8 @@ class BasicStats:
         """Weights and gradients, every ``log_model_steps`` steps."""
         if step % self.args.log_model_steps and not force:
             return
-        excluded = Pattern(self.args.exclude_list)
-        shown = {n: p for n, p in model.named_parameters() if not excluded.search(n)}
+        excluded = None if self.args.exclude_list is None else Pattern(self.args.exclude_list)
+        shown = {n: p for n, p in model.named_parameters() if excluded is None or not excluded.search(n)}
         weights = {name: parameter.detach().reshape(-1) for name, parameter in shown.items()}
         gradients = {n: p.grad.detach().reshape(-1) / grad_scale for n, p in shown.items() if p.grad is not None}
         for writer in self.writers:
