@@ -88,5 +88,7 @@ def test_tpu_arguments_lead_to_the_jax_engine() -> None:
     with pytest.warns(FutureWarning, match='engine="jax"'):
         args = TrainingArguments("x", tpu_num_cores=1)
     assert args.engine == "jax"
-    with pytest.raises(ValueError, match="Set tpu_num_cores=1"):
-        TrainingArguments("x", tpu_num_cores=8)
+    assert args.engine_devices == 1
+    with pytest.warns(FutureWarning, match="engine_devices"):
+        args = TrainingArguments("x", tpu_num_cores=8, per_device_train_batch_size=4)
+    assert (args.engine, args.engine_devices, args.train_batch_size) == ("jax", 8, 32)

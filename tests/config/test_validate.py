@@ -169,6 +169,16 @@ def test_compiling_is_not_for_torch() -> None:
     assert TrainingArguments("x", engine="jax", engine_jit=False).engine_jit is False
 
 
+def test_devices_are_shared_by_jax_only() -> None:
+    assert TrainingArguments("x", engine="jax", engine_devices=4, per_device_eval_batch_size=2).eval_batch_size == 8
+    with pytest.raises(ValueError, match=r"engine_devices=2 is for engine='jax'; .*one process for each GPU"):
+        TrainingArguments("x", engine_devices=2)
+    with pytest.raises(ValueError, match=r"engine_devices=2 is for engine='jax'; .*it trains on one device"):
+        TrainingArguments("x", engine="mindspore", engine_devices=2)
+    with pytest.raises(ValueError, match="engine_devices=0"):
+        TrainingArguments("x", engine="jax", engine_devices=0)
+
+
 def test_device_is_asked_later(monkeypatch: pytest.MonkeyPatch) -> None:
     bare = SimpleNamespace(
         device=lambda use_cpu, index=0: "abacus",

@@ -148,6 +148,7 @@ NATIVE: dict[str, Field] = {
     "engine": Field("acts", "the framework: torch, mindspore or jax"),
     "engine_jit": Field("acts", "compile the step into one graph, or run it op by op; engines other than torch"),
     "engine_check": Field("acts", "compare the first batch with torch's; engines other than torch"),
+    "engine_devices": Field("acts", 'devices that share a batch; engine="jax"'),
     **_all("acts", "when to save, evaluate and log", "checkpoint_every evaluate_every log_every save_best keep_every"),
     "eval_on_end": Field("acts", "an evaluation after the last step"),
     "rescue_on": Field("acts", "errors that save even where checkpoints are off"),

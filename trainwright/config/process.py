@@ -55,12 +55,12 @@ class ProcessView(AllFields):
     @property
     def train_batch_size(self) -> int:
         """Samples per training batch in this process."""
-        return self.per_device_train_batch_size
+        return self.per_device_train_batch_size * ours(self).engine_devices
 
     @property
     def eval_batch_size(self) -> int:
         """Samples per evaluation batch in this process."""
-        return self.per_device_eval_batch_size
+        return self.per_device_eval_batch_size * ours(self).engine_devices
 
     @property
     def device(self) -> Any:

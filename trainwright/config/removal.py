@@ -126,12 +126,9 @@ def _refused(v4_default: object, advice: str, harmless: tuple[Any, ...] = ()) ->
 
 
 def _apply_tpu_cores(args: AllFields, old: str, value: int) -> None:
-    if value != 1:
-        raise ValueError(
-            f"tpu_num_cores={value!r} cannot be honoured: a TPU is reached through engine='jax', which trains on one "
-            "device. Set tpu_num_cores=1, or leave it out."
-        )
     carry(args, old, "engine", "jax")
+    if value != 1:
+        carry(args, old, "engine_devices", value)
 
 
 def _apply_warmup_ratio(args: AllFields, old: str, value: float) -> None:
@@ -207,7 +204,7 @@ RULES: dict[str, Rule] = {
     "past_index": _refused(-1, "models that pass memory from batch to batch are not supported"),
     "mp_parameters": _refused("", "SageMaker model parallelism is not supported", harmless=({}, "{}")),
     "tpu_num_cores": Rule(
-        advice='use `engine="jax"`, which trains on one device; on a TPU it is untested',
+        advice='use `engine="jax"` with `engine_devices`; on a TPU it is untested',
         apply=_apply_tpu_cores,
         read=_remembered,
         v4_default=None,

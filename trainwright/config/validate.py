@@ -188,10 +188,24 @@ def check_debug(args: AllFields) -> None:
     )
 
 
+def _check_engine_devices(args: AllFields) -> None:
+    _at_least(args, "engine_devices", 1)
+    instead = {
+        "torch": "start one process for each GPU with torchrun or `trainwright launch`",
+        "mindspore": "it trains on one device",
+    }
+    _refuse(
+        args.engine_devices > 1 and args.engine != "jax",
+        f"engine_devices={args.engine_devices} is for engine='jax'; with engine={args.engine!r} leave it out: "
+        f"{instead.get(args.engine)}.",
+    )
+
+
 def check_native(args: AllFields) -> None:
     """Our own arguments."""
     if is_ours(args, "engine"):
         _refuse(args.engine not in ENGINES, f"engine={args.engine!r} is not available; choose from {list(ENGINES)}.")
+        _check_engine_devices(args)
     if is_ours(args, "profile") and args.profile is not None:
         parse_profile(args.profile)
     if is_ours(args, "max_tokens_per_batch"):

@@ -135,10 +135,14 @@ def _with_global_batch(changes: list[Change], run: TrainingRun, processes: int) 
         return changes
     together = before.get("tensor_parallel_size")
     together = together if isinstance(together, int) and together > 0 else 1
+    devices = before.get("engine_devices")
     then = before[GLOBAL_BATCH[0]] * before[GLOBAL_BATCH[1]] * max(processes // together, 1)
+    then *= devices if isinstance(devices, int) else 1
     effect = Effect.FREE if then == total_train_batch_size(run.setup.args) else Effect.COURSE
     now = run.setup.backend.world_size
-    found = [one._replace(effect=effect.value) if one.what in GLOBAL_BATCH else one for one in changes]
+    found = [
+        one._replace(effect=effect.value) if one.what in (*GLOBAL_BATCH, "engine_devices") else one for one in changes
+    ]
     return found if processes == now else [*found, Change("processes", processes, now, effect.value)]
 
 

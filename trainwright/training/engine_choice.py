@@ -162,7 +162,7 @@ def framework_for(args: TrainingArguments) -> Framework:
         return MindSporeFramework(jit=compiles, use_cpu=args.use_cpu)
     from trainwright.engines.jax.framework import JaxFramework
 
-    return JaxFramework(jit=compiles, use_cpu=args.use_cpu)
+    return JaxFramework(jit=compiles, use_cpu=args.use_cpu, devices=args.engine_devices)
 
 
 def _capture_for(setup: Setup) -> Any:

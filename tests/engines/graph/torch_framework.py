@@ -44,6 +44,9 @@ class TorchFramework:
     def array(self, tensor: Tensor) -> Tensor:
         return tensor.detach().clone()
 
+    def shared(self, tensor: Tensor) -> Tensor:
+        return self.array(tensor)
+
     def tensor(self, array: Tensor) -> Tensor:
         return array.detach().clone()
 

@@ -44,3 +44,6 @@ class NativeFields:
 
     engine_check: bool = True
     """Whether the first batch on another engine than torch is also computed by torch, and a difference refused."""
+
+    engine_devices: int = 1
+    """Devices among which engine="jax" shares each batch, in one process; per_device_train_batch_size is for each."""

@@ -148,8 +148,8 @@ class GraphEngine(TorchEngine):
             *(weights[name] for name in computation.trained),
             *(weights[name] if name in weights else array(buffers[name].detach()) for name in computation.fixed),
             *program.constants,
-            *(array(leaves[place]) for place in computation.inputs),
-            *(array(draw()) for draw in computation.random),
+            *(self.framework.shared(leaves[place]) for place in computation.inputs),
+            *(self.framework.shared(draw()) for draw in computation.random),
             *last,
         )
 

@@ -24,6 +24,10 @@ class Framework(Protocol):
         """A copy of ``tensor`` on this framework's device. Arrays know ``+ - * /`` and ``.sum()``."""
         ...
 
+    def shared(self, tensor: Tensor) -> Any:
+        """The same for what belongs to one batch: over several devices its first dimension may be cut."""
+        ...
+
     def tensor(self, array: Any) -> Tensor:
         """A copy of ``array`` in main memory."""
         ...

@@ -16,26 +16,40 @@ class JaxFramework:
     """Arrays, gradients and a compiler of JAX.
 
     With ``jit=False`` functions run operation by operation. ``use_cpu`` keeps everything off an accelerator that JAX
-    found; only the CPU was ever tried.
+    found; only the CPU was ever tried. With several ``devices`` each holds all weights and a part of each batch; XLA
+    adds their gradients up.
     """
 
     name = "jax"
     operations: Mapping[Any, Callable[..., Any]]
 
-    def __init__(self, *, jit: bool = True, use_cpu: bool = False) -> None:
+    def __init__(self, *, jit: bool = True, use_cpu: bool = False, devices: int = 1) -> None:
         require_jax()
         from trainwright.engines.jax.operations import OPERATIONS
 
         self.jit = jit
         self.use_cpu = use_cpu
         self.operations = OPERATIONS
+        self._on_all, self._by_row = _layouts(devices, use_cpu) if devices > 1 else (None, None)
+        self._devices = devices
 
     def array(self, tensor: Tensor) -> Any:
-        """A copy of ``tensor`` on JAX's device, with all its bits."""
+        """A copy of ``tensor`` on JAX's device, with all its bits; on each of them if there are several."""
+        return self._placed(tensor, self._on_all)
+
+    def shared(self, tensor: Tensor) -> Any:
+        """A copy of which each device has some rows; all of it where they cannot be shared out equally."""
+        cuts = tensor.ndim > 0 and tensor.shape[0] % self._devices == 0
+        return self._placed(tensor, self._by_row if cuts else self._on_all)
+
+    def _placed(self, tensor: Tensor, layout: Any) -> Any:
+        import jax
+
         from trainwright.engines.jax.arrays import to_array
 
         with self._as_torch_computes():
-            return to_array(tensor)
+            array = to_array(tensor)
+            return array if layout is None else jax.device_put(array, layout)
 
     def tensor(self, array: Any) -> Tensor:
         """A copy of ``array`` in main memory."""
@@ -86,6 +100,23 @@ class JaxFramework:
         with ExitStack() as settings:
             settings.enter_context(jax.enable_x64(True))
             settings.enter_context(jax.default_matmul_precision("highest"))
-            if self.use_cpu:
+            if self.use_cpu and self._on_all is None:
                 settings.enter_context(jax.default_device(jax.devices("cpu")[0]))
             yield
+
+
+def _layouts(count: int, use_cpu: bool) -> tuple[Any, Any]:
+    """How arrays lie on ``count`` devices: whole on each, and by rows."""
+    import jax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    found = jax.devices("cpu") if use_cpu else jax.devices()
+    if len(found) < count:
+        more = (
+            f" To try it on a CPU, set XLA_FLAGS=--xla_force_host_platform_device_count={count} before Python starts."
+            if found[0].platform == "cpu"
+            else ""
+        )
+        raise ValueError(f"engine_devices={count}, but JAX finds {len(found)} ({found[0].platform}).{more}")
+    mesh = Mesh(found[:count], ("batch",))
+    return NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec("batch"))

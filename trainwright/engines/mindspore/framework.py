@@ -39,6 +39,10 @@ class MindSporeFramework:
 
         return to_array(tensor)
 
+    def shared(self, tensor: Tensor) -> Any:
+        """The same: there is one device."""
+        return self.array(tensor)
+
     def tensor(self, array: Any) -> Tensor:
         """A copy of ``array`` in main memory."""
         from trainwright.engines.mindspore.arrays import to_tensor
