@@ -18,6 +18,7 @@ from torch.fx.node import map_arg
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
+from trainwright.engines.graph.data_dependent import named_lines, refuse_values
 from trainwright.engines.graph.gradient_stops import STOP, mark_stops
 from trainwright.engines.graph.random_inputs import RandomInput, draw_dropout_outside, is_random, random_input
 from trainwright.engines.graph.recurrent import decompositions
@@ -131,10 +132,11 @@ def capture(model: nn.Module, function: Callable[[nn.Module, Any], Any], given: 
     called = _Called(model, function)
     called.training = model.training
     # Attention as plain products: the fused kernels' strides do not survive decomposition.
-    with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
+    with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH), named_lines():
         # torch's exporter warns of its own use of what it has deprecated.
         warnings.simplefilter("ignore")
         program = torch.export.export(called, (given,), strict=False)
+        refuse_values(program.graph)
         mark_stops(program)
         program = program.run_decompositions(decompositions())
     return _Reading(program, model).captured()
