@@ -22,6 +22,8 @@ from trainwright.recipes.language.reading import read_recipe
 
 MakeArgs = Callable[..., TrainingArguments]
 
+ROWS = classification_rows(8)
+
 
 class AlwaysLoses(nn.Module):
     """Computes a loss whatever it is asked for, so it has to have labels, though they have a default."""
@@ -39,11 +41,11 @@ class AlwaysLoses(nn.Module):
 
 @pytest.mark.parametrize("teacher", ["self", "module"])
 def test_a_teacher_whose_forward_needs_labels(make_args: MakeArgs, teacher: str) -> None:
-    recipe = "modifiers:\n  - !DistillationModifier {hardness: 1.0}\n  - !EpochRangeModifier {end_epoch: 1}\n"
+    recipe = "modifiers:\n  - !DistillationModifier {hardness: 1.0}\n  - !EpochRangeModifier {start_epoch: 0, end_epoch: 1}\n"
     model = AlwaysLoses()
     before = model.layer.weight.clone()
     chosen: Any = "self" if teacher == "self" else AlwaysLoses(seed=5)
-    trainer = Trainer(model, None, recipe, teacher=chosen, args=make_args(), train_dataset=classification_rows(8))
+    trainer = Trainer(model, None, recipe, teacher=chosen, args=make_args(optim="sgd"), train_dataset=ROWS)
     trainer.train()
     # Of its own answers a model has nothing to learn.
     assert torch.allclose(model.layer.weight, before, atol=1e-6) is (teacher == "self")
