@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +20,8 @@ from trainwright.config.secrets import redacted_values
 from trainwright.recipes.language.metadata import FRAMEWORK, metadata_from, with_metadata
 from trainwright.recipes.language.reading import read_recipe
 from trainwright.recipes.language.records import METADATA, Recipe
+
+logger = logging.getLogger("trainwright")
 
 #: Of the language that recipes are written in, not of a library.
 _VERSION = "1.1.0"
@@ -52,7 +55,7 @@ class BaseManager(BaseObject):
             known[FRAMEWORK] = framework_versions()
             self._metadata = redacted_values(known)
             if recipe is not None:
-                self._recipe = with_metadata(recipe, self._metadata)
+                self._recipe = with_metadata(_without_metadata(recipe), self._metadata)
 
     def __iter__(self) -> Iterator[Any]:
         return self.iter_modifiers()
@@ -167,11 +170,12 @@ class BaseManager(BaseObject):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join(self.to_string_lines(include_metadata)) + "\n", encoding="utf-8")
 
-    def without_metadata(self) -> Recipe:
-        """The recipe, with nothing about how it was used."""
-        recipe = self.written()
-        stages = tuple(dataclasses.replace(stage, metadata=None) for stage in recipe.stages)
-        return dataclasses.replace(recipe, stages=stages, metadata=None)
+
+def _without_metadata(recipe: Recipe) -> Recipe:
+    if any(part.metadata for part in (recipe, *recipe.stages)):
+        logger.warning("%s: its %s is overwritten.", recipe.source, METADATA)
+    stages = tuple(dataclasses.replace(stage, metadata=None) for stage in recipe.stages)
+    return dataclasses.replace(recipe, stages=stages, metadata=None)
 
 
 def _objects(modifiers: Iterable[Any]) -> list[Any]:

@@ -50,7 +50,7 @@ class BaseLogger:
 
 
 class LambdaLogger(BaseLogger):
-    """Calls ``lambda_func(tag=, value=, values=, step=, wall_time=, level=)``; its answer says whether it was written."""
+    """Calls ``lambda_func(tag=, value=, values=, step=, wall_time=, level=)``, which may answer False."""
 
     def __init__(self, lambda_func: Callable[..., Any], name: str = "lambda", enabled: bool = True) -> None:
         super().__init__(name, enabled)

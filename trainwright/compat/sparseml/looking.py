@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -75,6 +74,11 @@ def get_named_layers_and_params_by_regex(
     if params_strict and lost:
         raise ValueError(f"No parameter is called {', '.join(lost)}.")
     return found
+
+
+def get_layer(name: str, module: nn.Module) -> nn.Module:
+    """The layer of that name; "" is the module itself."""
+    return module.get_submodule(name)
 
 
 def get_prunable_layers(module: nn.Module) -> list[tuple[str, Any]]:

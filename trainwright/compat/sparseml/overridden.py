@@ -41,7 +41,9 @@ class AsOverridden(Modifier):
 
     def advance(self, site: Site, epoch: float) -> None:
         is_first = self._at is None
-        self._at = (site.model, site.optimizer, epoch, site.steps_per_epoch)
+        whole, rest = divmod(round(epoch * site.steps_per_epoch), site.steps_per_epoch)
+        # As SparseML counts, to the last bit.
+        self._at = (site.model, site.optimizer, float(whole) + rest / site.steps_per_epoch, site.steps_per_epoch)
         if is_first:
             for modifier in self._modifiers:
                 if modifier.has_begun:

@@ -16,7 +16,6 @@ from trainwright.recipes.language.records import METADATA, ModifierSpec, Recipe,
 from trainwright.recipes.language.spelling import known_words
 from trainwright.recipes.language.variables import Scope
 
-
 #: How SparseML writes that there is none.
 _NONE = "None"
 

@@ -28,8 +28,8 @@ class GradualPruningModifier(PruningModifier):
     """Scores decide which weights go; the schedule decides how many.
 
     Zeros of a model that is already sparse count: they are the first to be masked, and a weight never becomes denser
-    than it was, unless ``final_sparsity`` asks for that. Where it is below ``init_sparsity``, weights come back as zeros
-    that learn again.
+    than it was, unless ``final_sparsity`` asks for that. Where it is below ``init_sparsity``, weights come back
+    as zeros that learn again.
     """
 
     #: Whether all weights are ranked in one list; None leaves it to ``global_sparsity``.

@@ -130,7 +130,7 @@ def _native_of(clazz: Any) -> type[FromPython]:
     base = FromPythonWithLoss if clazz.loss_update is not Modifier.loss_update else FromPython
 
     def construct(self: FromPython, **arguments: Any) -> None:
-        base.__init__(self, clazz(**arguments))
+        FromPython.__init__(self, clazz(**arguments))
 
     made: Any = type(clazz.__name__, (base,), {"__init__": construct, "__module__": clazz.__module__})
     made.__qualname__ = clazz.__qualname__

@@ -183,5 +183,6 @@ class BaseUpdate(BaseObject):
         """An error where updates would come too often."""
         if self._update_frequency < self._min_frequency:
             raise ValueError(
-                f"{type(self).__name__}: update_frequency={self._update_frequency} must be {self._min_frequency} or more."
+                f"{type(self).__name__}: update_frequency={self._update_frequency} must be {self._min_frequency} or "
+                "more."
             )

@@ -17,7 +17,7 @@ from trainwright.compat.sparseml.sparsification.types import SparsificationTypes
 
 
 class Modifier(BaseModifier):
-    """``initialize``; in each step ``update``, ``loss_update``, ``optimizer_pre_step``, ``optimizer_post_step``; ``finalize``."""
+    """First ``initialize``, last ``finalize``; in each step ``update``, ``loss_update``, and what is around it."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -74,28 +74,28 @@ class Modifier(BaseModifier):
         if SparsificationTypes.structured in self.sparsification_types:
             self.apply(module, epoch, loggers, finalize, **kwargs)
 
-    def update(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: int) -> None:
+    def update(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
         """It is time to act."""
         self._require_use()
 
-    def log_update(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: int) -> None:
+    def log_update(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
         """It is time to log."""
         self._require_use()
         if self._loggers is None:
             raise RuntimeError(f"{type(self).__name__} has no loggers: call initialize_loggers() first.")
 
     def loss_update(
-        self, loss: Any, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: int, **kwargs: Any
+        self, loss: Any, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: float, **kwargs: Any
     ) -> Any:
         """The loss as it should be, before ``backward``."""
         self._require_use()
         return loss
 
-    def optimizer_pre_step(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: int) -> None:
+    def optimizer_pre_step(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
         """Gradients are there, the optimizer is about to step."""
         self._require_use()
 
-    def optimizer_post_step(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: int) -> None:
+    def optimizer_post_step(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
         """The optimizer has stepped."""
         self._require_use()
 
@@ -157,22 +157,22 @@ class ScheduledModifier(Modifier, BaseScheduled):
         """Whether its end has come."""
         return self._ended
 
-    def start_pending(self, epoch: float, steps_per_epoch: int) -> bool:
+    def start_pending(self, epoch: float, steps_per_epoch: float) -> bool:
         """Whether it should begin now."""
         self._require_initialized()
         has_come = self._start_epoch == -1 or 0 <= self._start_epoch <= epoch
         return self._enabled and has_come and not self._started and not self._ended
 
-    def end_pending(self, epoch: float, steps_per_epoch: int) -> bool:
+    def end_pending(self, epoch: float, steps_per_epoch: float) -> bool:
         """Whether it should end now."""
         self._require_initialized()
         return self._enabled and self._started and not self._ended and 0 <= self._end_epoch <= epoch
 
-    def update_ready(self, epoch: float, steps_per_epoch: int) -> bool:
+    def update_ready(self, epoch: float, steps_per_epoch: float) -> bool:
         """Whether there is something to do."""
         return self.start_pending(epoch, steps_per_epoch) or self.end_pending(epoch, steps_per_epoch)
 
-    def scheduled_update(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: int) -> None:
+    def scheduled_update(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
         """Call ``update``, and note that it began or ended."""
         self._require_initialized()
         if not self.update_ready(epoch, steps_per_epoch):
@@ -187,12 +187,14 @@ class ScheduledModifier(Modifier, BaseScheduled):
         if self.end_pending(epoch, steps_per_epoch):
             self._ended = True
 
-    def update(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: int) -> None:
+    def update(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
         super().update(module, optimizer, epoch, steps_per_epoch)
         if not self._is_scheduled:
             raise RuntimeError("update() is called by scheduled_update(): call that.")
 
-    def scheduled_log_update(self, module: nn.Module, optimizer: Optimizer, epoch: float, steps_per_epoch: int) -> None:
+    def scheduled_log_update(
+        self, module: nn.Module, optimizer: Optimizer, epoch: float, steps_per_epoch: float
+    ) -> None:
         """Call ``log_update`` where the loggers want to hear of it."""
         super().log_update(module, optimizer, epoch, steps_per_epoch)
         assert self._loggers is not None
@@ -204,7 +206,7 @@ class ScheduledModifier(Modifier, BaseScheduled):
             finally:
                 self._logs_now = False
 
-    def log_update(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: int) -> None:
+    def log_update(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
         super().log_update(module, optimizer, epoch, steps_per_epoch)
         if not self._logs_now:
             raise RuntimeError("log_update() is called by scheduled_log_update(): call that.")
@@ -215,7 +217,7 @@ class ScheduledModifier(Modifier, BaseScheduled):
         tag: str | None = None,
         loggers: LoggerManager | None = None,
         epoch: float | None = None,
-        steps_per_epoch: int | None = None,
+        steps_per_epoch: float | None = None,
         level: int | None = None,
     ) -> None:
         """Log a number; ``tag`` is by default the name of the class."""
@@ -230,7 +232,7 @@ class ScheduledModifier(Modifier, BaseScheduled):
         tag: str | None = None,
         loggers: LoggerManager | None = None,
         epoch: float | None = None,
-        steps_per_epoch: int | None = None,
+        steps_per_epoch: float | None = None,
         level: int | None = None,
     ) -> None:
         """Log a text."""
@@ -266,7 +268,7 @@ class ScheduledUpdateModifier(ScheduledModifier, BaseUpdate):
         )
         self._last_update_epoch = -1.0
 
-    def update_ready(self, epoch: float, steps_per_epoch: int) -> bool:
+    def update_ready(self, epoch: float, steps_per_epoch: float) -> bool:
         if super().update_ready(epoch, steps_per_epoch):
             return True
         if not self._enabled or not self._started or self._ended or epoch <= self._start_epoch:
@@ -274,12 +276,12 @@ class ScheduledUpdateModifier(ScheduledModifier, BaseUpdate):
         last, frequency = self._last_update_epoch, self._update_frequency
         return frequency == -1 or (last >= 0 and epoch >= last + frequency)
 
-    def update(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: int) -> None:
+    def update(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
         self._last_update_epoch = epoch
         super().update(module, optimizer, epoch, steps_per_epoch)
 
 
-def _step(epoch: float | None, steps_per_epoch: int | None) -> int | None:
+def _step(epoch: float | None, steps_per_epoch: float | None) -> int | None:
     if epoch is None or steps_per_epoch is None or not math.isfinite(epoch):
         return None
     return LoggerManager.epoch_to_step(epoch, steps_per_epoch)

@@ -30,8 +30,11 @@ from trainwright.recipes.pruning.optimizer_state import replace_parameters
 from trainwright.recipes.pruning.thinning import LayerThinningModifier
 from trainwright.recipes.quantization.modifier import QuantizationModifier
 from trainwright.recipes.scheduling.epochs import EpochRangeModifier
+from trainwright.recipes.scheduling.parameters import GradualParamModifier, SetParamModifier
 from trainwright.recipes.scheduling.weight_decay import SetWeightDecayModifier
 
+#: What begins with the first update; the rest is on the model as soon as that is known.
+_WAIT = (SetWeightDecayModifier, LearnsFromTeacher, SetParamModifier, GradualParamModifier)
 #: Of the base classes, which have room for them.
 _SCHEDULE = ("start_epoch", "end_epoch", "update_frequency")
 
@@ -39,9 +42,9 @@ _SCHEDULE = ("start_epoch", "end_epoch", "update_frequency")
 class Argument(ModifierProp):
     """One argument of a constructor, as a property."""
 
-    def __init__(self, name: str, serializable: bool = True) -> None:
+    def __init__(self, name: str, serializable: bool, is_own: bool) -> None:
         doc = f"As given, or the default of ``{name}``."
-        super().__init__(serializable, func_get=self._read, func_set=self._write, doc=doc)
+        super().__init__(serializable, func_get=self._read, func_set=self._write if is_own else None, doc=doc)
         self._name = name
 
     def _read(self, modifier: Shipped) -> Any:
@@ -52,7 +55,7 @@ class Argument(ModifierProp):
 
 
 class Shipped(ScheduledModifier):
-    """A constructor of SparseML's before a modifier of ours, ``native``; the arguments of the constructor are properties.
+    """A constructor of SparseML's before a modifier of ours, ``native``; its arguments are properties.
 
     What is not a property here is looked for there (``modifier.masks``, say).
     """
@@ -73,7 +76,8 @@ class Shipped(ScheduledModifier):
         cls._parameters = {name: one for name, one in parameters if one.kind is not one.VAR_KEYWORD}
         inherited = [name for name in dir(cls) if isinstance(getattr(cls, name, None), Argument)]
         for name in {*cls._parameters, *inherited}.difference(_SCHEDULE, vars(cls)):
-            setattr(cls, name, Argument(name, name in cls._parameters and name not in cls.unwritten))
+            is_own = name in cls._parameters
+            setattr(cls, name, Argument(name, is_own and name not in cls.unwritten, is_own))
 
     def __init__(self, given: Mapping[str, Any]) -> None:
         """``given`` are the ``locals()`` of a constructor: its arguments, before anything else is in them."""
@@ -136,6 +140,7 @@ class Shipped(ScheduledModifier):
         self._take_over(start_epoch=self._start_epoch, end_epoch=self._end_epoch)
 
     def validate_update(self) -> None:
+        super().validate_update()  # type: ignore[misc]
         self._take_over(update_frequency=self._update_frequency)  # type: ignore[attr-defined]
 
     def _take_over(self, **schedule: float) -> None:
@@ -169,7 +174,7 @@ class Shipped(ScheduledModifier):
         return dict(sorted(found.items()))
 
     @BaseModifier.sparsification_types.getter
-    def sparsification_types(self) -> list[SparsificationTypes]:
+    def sparsification_types(self) -> list[SparsificationTypes]:  # type: ignore[bad-override]
         """What kinds of change it makes."""
         return types_of(self.native)
 
@@ -191,9 +196,8 @@ class Shipped(ScheduledModifier):
         if isinstance(native, LearnsFromTeacher):
             engage([native], module, distillation_teacher)
         native.prepare_model(module)
-        if not native.sets_learning_rate and not isinstance(native, (SetWeightDecayModifier, LearnsFromTeacher)):
-            if native.start_epoch <= epoch:
-                native.advance(self._site, min(epoch, AFTER_ALL))
+        if not native.sets_learning_rate and not isinstance(native, _WAIT) and native.start_epoch <= epoch:
+            native.advance(self._site, min(epoch, AFTER_ALL))
 
     def _rebuild(self, mapping: dict[Any, Any]) -> None:
         if self._site is not None and self._site.optimizer is not None:
@@ -205,7 +209,7 @@ class Shipped(ScheduledModifier):
         self._site.model, self._site.optimizer, self._site.steps_per_epoch = module, optimizer, steps_per_epoch
         return self._site
 
-    def update(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: int) -> None:
+    def update(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
         super().update(module, optimizer, epoch, steps_per_epoch)
         self.native.advance(self._at(module, optimizer, steps_per_epoch), epoch)
 
@@ -215,7 +219,7 @@ class Shipped(ScheduledModifier):
         module: nn.Module,
         optimizer: Any,
         epoch: float,
-        steps_per_epoch: int,
+        steps_per_epoch: float,
         student_outputs: Any = None,
         student_inputs: Any = None,
         teacher_inputs: Any = None,
@@ -226,21 +230,21 @@ class Shipped(ScheduledModifier):
         if not isinstance(native, LearnsFromTeacher) or native.teacher is None:
             return loss
         site = self._at(module, optimizer, steps_per_epoch)
-        if not native.has_begun and optimizer is not None:
-            if extra := list(native.extra_parameters().values()):
-                optimizer.add_param_group({"params": extra})
+        extra = [] if native.has_begun or optimizer is None else list(native.extra_parameters().values())
+        if extra:
+            optimizer.add_param_group({"params": extra})
         native.advance(site, epoch)
         if native.is_active and (student_outputs is None or student_inputs is None):
             raise ValueError("A teacher is compared with: pass student_outputs= and student_inputs= to loss_update.")
         return native.modify_loss(loss, student_outputs, for_teacher(student_inputs, teacher_inputs))
 
-    def optimizer_pre_step(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: int) -> None:
+    def optimizer_pre_step(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
         super().optimizer_pre_step(module, optimizer, epoch, steps_per_epoch)
         site = self._at(module, optimizer, steps_per_epoch)
         self.native.shape_gradients(site)
         self.native.before_update(site)
 
-    def optimizer_post_step(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: int) -> None:
+    def optimizer_post_step(self, module: nn.Module, optimizer: Any, epoch: float, steps_per_epoch: float) -> None:
         super().optimizer_post_step(module, optimizer, epoch, steps_per_epoch)
         self.native.after_update(self._at(module, optimizer, steps_per_epoch))
 

@@ -21,11 +21,11 @@ from trainwright.compat.sparseml.pytorch.sparsification.pruning import (
     BaseGradualPruningModifier,
     BasePruningModifier,
     ConstantPruningModifier,
-    GMPruningModifier,
     GlobalMagnitudePruningModifier,
+    GMPruningModifier,
     LayerPruningModifier,
-    MFACPruningModifier,
     MagnitudePruningModifier,
+    MFACPruningModifier,
     MovementPruningModifier,
     OBSPruningModifier,
     PowerpropagationModifier,
@@ -51,6 +51,7 @@ from trainwright.compat.sparseml.pytorch.sparsification.training import (
 )
 
 __all__ = [
+    "PYTORCH_FRAMEWORK",
     "ACDCPruningModifier",
     "BaseGradualPruningModifier",
     "BasePruningModifier",
@@ -70,7 +71,6 @@ __all__ = [
     "ModifierProp",
     "MovementPruningModifier",
     "OBSPruningModifier",
-    "PYTORCH_FRAMEWORK",
     "PerLayerDistillationModifier",
     "PowerpropagationModifier",
     "PyTorchModifierYAML",

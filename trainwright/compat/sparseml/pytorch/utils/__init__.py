@@ -14,6 +14,7 @@ from trainwright.compat.sparseml.loggers import (
 )
 from trainwright.compat.sparseml.looking import (
     any_str_or_regex_matches_param_name,
+    get_layer,
     get_named_layers_and_params_by_regex,
     get_optim_learning_rate,
     get_prunable_layers,
@@ -32,6 +33,7 @@ __all__ = [
     "TensorBoardLogger",
     "WANDBLogger",
     "any_str_or_regex_matches_param_name",
+    "get_layer",
     "get_named_layers_and_params_by_regex",
     "get_optim_learning_rate",
     "get_prunable_layers",

@@ -14,8 +14,8 @@ from trainwright.compat.sparseml.pytorch.sparsification.pruning.modifier_pruning
 from trainwright.compat.sparseml.pytorch.sparsification.pruning.modifier_pruning_constant import ConstantPruningModifier
 from trainwright.compat.sparseml.pytorch.sparsification.pruning.modifier_pruning_layer import LayerPruningModifier
 from trainwright.compat.sparseml.pytorch.sparsification.pruning.modifier_pruning_magnitude import (
-    GMPruningModifier,
     GlobalMagnitudePruningModifier,
+    GMPruningModifier,
     MagnitudePruningModifier,
 )
 from trainwright.compat.sparseml.pytorch.sparsification.pruning.modifier_pruning_mfac import MFACPruningModifier

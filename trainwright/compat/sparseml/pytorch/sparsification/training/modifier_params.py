@@ -30,7 +30,7 @@ class SetParamModifier(Shipped, ScheduledModifier):
         params: str | list[str],
         val: Any,
         params_strict: bool = True,
-        start_epoch: float = 0.0,
+        start_epoch: float = -1.0,
         end_epoch: float = -1.0,
     ) -> None:
         Shipped.__init__(self, locals())
