@@ -57,7 +57,11 @@ def _recipes(folder: str, read: int, refused: int) -> Case:
         return Case(folder, note="recipes", refused=f"{refused} of one-shot compression, refused by name")
     command = ("-m", "bench.originals.sparseml_recipes", "{copy}", folder, str(read), str(refused))
     more = f", {refused} of one-shot compression refused by name" if refused else ""
-    return Case(folder, command, note=f"{read} recipes read, written and read again{more}{_BESIDES.get(folder, '')}")
+    return Case(
+        folder,
+        command,
+        note=f"{read} recipe{'s' * (read > 1)} read, written and read again{more}{_BESIDES.get(folder, '')}",
+    )
 
 
 def _pruning(kind: str, **failing: str) -> Case:

@@ -34,6 +34,8 @@ PAGES = [
 def test_links_and_named_tests_exist(page: Path) -> None:
     # A block that begins with a path is a file that the reader writes.
     text = re.sub(r"^```\w+\n# \S+\.py\n.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    # The files of an original project are in its repository.
+    text = re.sub(r"<!-- made by bench/originals -->.*?<!-- end -->", "", text, flags=re.DOTALL)
     for target in re.findall(r"\]\((?!http)([^)#]+)", text):
         assert (page.parent / target).exists(), target
     for path, name in re.findall(r"\b((?:tests|bench|examples|trainwright)/[\w/]+\.py)(?:::(\w+))?", text):

@@ -106,7 +106,7 @@ def test_pruning_needs_no_torchao_and_quantization_names_it(tmp_path: Path) -> N
     assert printed == ["50", "Quantization needs the package torchao: pip install 'trainwright[recipes]'.", "False"]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_arguments_of_transformers_without_accelerate(tmp_path: Path) -> None:
     """Their class asks for accelerate when it looks for a device; one that knows its own does not."""
     script = """

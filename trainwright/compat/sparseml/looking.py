@@ -25,7 +25,7 @@ class NamedLayerParam(NamedTuple):
 def tensor_sparsity(tens: Tensor, dim: int | Iterable[int] | None = None) -> Tensor:
     """The share of zeros, of all values or along ``dim``.
 
-    >>> float(tensor_sparsity(torch.tensor([0.0, 1.0, 0.0, 2.0])))
+    >>> float(tensor_sparsity(Tensor([0.0, 1.0, 0.0, 2.0])))
     0.5
     """
     zeros = (tens == 0).float()

@@ -66,7 +66,7 @@ class FromPython(NativeModifier):
 
     def load_saved(self, tensors: dict[str, Any], values: dict[str, Any]) -> None:
         if isinstance(self.written, ScheduledModifier):
-            self.written._started, self.written._ended = self.has_begun, self.has_ended
+            self.written.go_on(started=self.has_begun, ended=self.has_ended)
         self.written.load_state_dict({**tensors, **values})
 
 

@@ -157,6 +157,10 @@ class ScheduledModifier(Modifier, BaseScheduled):
         """Whether its end has come."""
         return self._ended
 
+    def go_on(self, *, started: bool, ended: bool) -> None:
+        """Stand where a run that is resumed had come to."""
+        self._started, self._ended = started, ended
+
     def start_pending(self, epoch: float, steps_per_epoch: float) -> bool:
         """Whether it should begin now."""
         self._require_initialized()
