@@ -95,7 +95,7 @@ _LANGUAGE = (
 
 _TRAINING = (
     Case(f"{_KINDS}/test_modifier.py"),
-    Case(f"{_KINDS}/test_info.py", refused="`sparseml.pytorch.base` describes an installation of SparseML"),
+    Case(f"{_KINDS}/test_info.py", refused="`sparsification_info` describes an installation of SparseML"),
     Case(
         f"{_KINDS}/test_modifier_thinning.py",
         refused="builds its networks with `sparseml.onnx` and `sparseml.pytorch.models`",
