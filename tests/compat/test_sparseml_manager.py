@@ -516,8 +516,6 @@ def test_modifiers_that_were_added() -> None:
 
 def test_what_has_no_effect_is_said() -> None:
     model = Plain()
-    with pytest.warns(TrainwrightWarning, match="loggers= has no effect"):
-        ScheduledModifierManager.from_yaml(PRUNE).modify(model, sgd(model), 4, loggers=[])
     with pytest.raises(ValueError, match="nonsense"):
         ScheduledModifierManager.from_yaml(PRUNE).modify(model, sgd(model), 4, nonsense=1)
 

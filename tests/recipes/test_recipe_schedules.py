@@ -69,7 +69,18 @@ def test_rates_in_cycles() -> None:
     modifier = LearningRateFunctionModifier(
         lr_func="cyclic_linear", init_lr=0.0, final_lr=1.0, start_epoch=0, end_epoch=2, cycle_epochs=1
     )
-    assert rates(modifier) == pytest.approx([0.0, 0.5, 1.0, 0.5] * 2)
+    assert rates(modifier) == pytest.approx([0.0, 1 / 3, 2 / 3, 1.0] * 2)
+    # Two epochs and a half: the last cycle is half as long.
+    modifier = LearningRateFunctionModifier(
+        lr_func="cyclic_linear", init_lr=1.0, final_lr=0.0, start_epoch=0, end_epoch=2.5, cycle_epochs=1
+    )
+    assert rates(modifier, steps=11) == pytest.approx([1.0, 2 / 3, 1 / 3, 0.0] * 2 + [1.0, 0.0, 0.0], abs=1e-9)
+
+
+def test_a_rate_stays_where_its_schedule_ends() -> None:
+    settings = {"step_size": 1.0, "gamma": 0.5}
+    modifier = LearningRateModifier(lr_class="StepLR", lr_kwargs=settings, init_lr=0.8, start_epoch=0, end_epoch=2)
+    assert rates(modifier, steps=10) == pytest.approx([0.8] * 4 + [0.4] * 6)
 
 
 @pytest.mark.parametrize(

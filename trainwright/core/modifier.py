@@ -89,6 +89,8 @@ class Modifier(TrainerCallback):
     sets_learning_rate = False
     #: Set by the Trainer; a loop written by hand passes it with each call.
     site: Site | None = field(default=None, init=False, repr=False)
+    #: The entry of a recipe that it was built from; None where it was made in Python.
+    written_as: Any = field(default=None, init=False, repr=False)
 
     start_epoch: float = -1.0
     end_epoch: float = -1.0

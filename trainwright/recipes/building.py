@@ -46,9 +46,11 @@ def build_modifier(spec: ModifierSpec) -> Modifier:
     if missing:
         raise ConfigError(f"{spec.where}: {spec.kind} needs {', '.join(missing)}.")
     try:
-        return cls(**spec.arguments)
+        built = cls(**spec.arguments)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{spec.where}: {spec.kind}: {error}") from error
+    built.written_as = spec
+    return built
 
 
 def arguments_of(cls: type[Modifier]) -> dict[str, inspect.Parameter]:

@@ -207,7 +207,6 @@ def test_sparse_gradients_are_left_alone() -> None:
         ("init_sparsity", {"init_sparsity": "half"}),
         ("final_sparsity", {"final_sparsity": 90}),
         ("use 0.5", {"mask_type": "2:4"}),
-        ("let it rise", {"init_sparsity": 0.9}),
         ("inter_func", {"inter_func": "quadratic"}),
     ],
 )

@@ -157,8 +157,10 @@ def test_the_older_keys_are_understood() -> None:
         QuantizationModifier(exclude_batchnorm=False)
     with pytest.warns(TrainwrightWarning, match="post_oneshot_calibration"):
         QuantizationModifier(post_oneshot_calibration=True)
-    with pytest.raises(ValueError, match="custom_quantizable_module_types"):
-        QuantizationModifier(custom_quantizable_module_types=["Thing"])
+    with pytest.warns(TrainwrightWarning, match="custom_quantizable_module_types"):
+        QuantizationModifier(custom_quantizable_module_types=["SiLU"])
+    with pytest.warns(TrainwrightWarning, match="quantization does not end"):
+        assert QuantizationModifier(end_epoch=3).end_epoch == -1
     with pytest.raises(ValueError, match="belongs to the older way"):
         QuantizationModifier(scheme="W8A8", weight_bits=4)
 
@@ -180,7 +182,6 @@ def test_the_newest_keys_are_understood() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"end_epoch": 3}, "quantization does not end"),
         ({"start_epoch": 2, "disable_quantization_observer_epoch": 1}, "comes before start_epoch"),
         ({"start_epoch": 2, "freeze_bn_stats_epoch": 1}, "comes before start_epoch"),
         ({"model_fuse_fn_name": "fuse_module"}, "not called by name"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,7 +34,14 @@ def gradients_from(model: nn.Module, grad_sampler: dict[str, Any] | None) -> Cal
         arguments, keywords, target = sample
         return loss_function(model(*arguments, **keywords), target)
 
-    return gradients_of(model, lambda: build(None), loss)
+    return gradients_of(model, lambda: _built(build), loss)
+
+
+def _built(build: Callable[..., Any]) -> Any:
+    """Batches: a builder takes options as one argument, as keywords, or not at all."""
+    parameters = inspect.signature(build).parameters.values()
+    is_asked = any(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) for one in parameters)
+    return build(None) if is_asked else build()
 
 
 def calibration_of(model: nn.Module, loader: Any, function: Callable[..., Any] | None) -> Callable[[Any], Any] | None:

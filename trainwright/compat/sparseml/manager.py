@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from trainwright.compat.sparseml.classes.acting import FromPython
+from trainwright.compat.sparseml.classes.catalogue import native_for
+from trainwright.compat.sparseml.classes.lifecycle import Modifier
+from trainwright.compat.sparseml.classes.shipped import types_of
 from trainwright.compat.sparseml.grad_sampler import calibration_of, gradients_from
-from trainwright.compat.sparseml.listing import ManagedModifiers
+from trainwright.compat.sparseml.listing import BaseManager
+from trainwright.compat.sparseml.overridden import AsOverridden, overrides
+from trainwright.compat.sparseml.sparsification.types import SparsificationTypes
 from trainwright.compat.sparseml.stepping import ModifiedOptimizer, ModifiedScaler
+from trainwright.compat.sparseml.teaching import engage, for_teacher
 from trainwright.config.warnings import warn
-from trainwright.core.modifier import TEACHER_COLUMNS, Modifier, Site
-from trainwright.recipes.building import build_modifier
-from trainwright.recipes.distillation.teacher import DISABLE, SELF, Teacher, fingerprint, resolve_teacher
+from trainwright.core.modifier import Modifier as NativeModifier
+from trainwright.core.modifier import Site
+from trainwright.recipes.building import build_modifier, in_order
+from trainwright.recipes.distillation.base import LearnsFromTeacher
+from trainwright.recipes.distillation.teacher import DISABLE
 from trainwright.recipes.language.composing import compose_staged
 from trainwright.recipes.language.reading import read_recipe
 from trainwright.recipes.language.records import Recipe
@@ -28,7 +36,7 @@ from trainwright.training.checkpoint_texts import numbered
 _NOT_GIVEN: Any = object()
 
 
-class ScheduledModifierManager(ManagedModifiers):
+class ScheduledModifierManager(BaseManager, Modifier):
     """Modifiers, and when they act.
 
     >>> import torch
@@ -50,15 +58,17 @@ class ScheduledModifierManager(ManagedModifiers):
 
     def __init__(
         self,
-        modifiers: list[Modifier] | dict[str, list[Modifier]],
+        modifiers: list[Any] | dict[str, list[Any]],
         metadata: dict[str, Any] | None = None,
         *,
         recipe: Recipe | None = None,
     ) -> None:
         super().__init__(modifiers, metadata, recipe=recipe)
-        self.enabled = True
+        #: What does the work, in the order in which it acts.
+        self._acting: list[NativeModifier] = in_order([native_for(modifier) for modifier in self])
+        self._is_overridden = overrides(type(self), ScheduledModifierManager)
         self._model: nn.Module | None = None
-        self._epoch = 0.0
+        self._epoch, self._logged_at = 0.0, -1.0
         self._gradients: Any = None
         self._drive: ManualLoop | None = None
         #: For loops that call update() and the like themselves.
@@ -70,7 +80,7 @@ class ScheduledModifierManager(ManagedModifiers):
     def from_yaml(
         cls,
         file_path: Any,
-        add_modifiers: list[Modifier] | None = None,
+        add_modifiers: list[Any] | None = None,
         recipe_variables: dict[str, Any] | str | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> ScheduledModifierManager:
@@ -83,8 +93,7 @@ class ScheduledModifierManager(ManagedModifiers):
             return cls(stages, metadata, recipe=recipe)
         own = [build_modifier(spec) for spec in recipe.modifiers]
         if add_modifiers:
-            # What is not in a recipe cannot be written as one, with metadata or without.
-            return cls([*own, *add_modifiers])
+            return cls([*own, *add_modifiers], metadata)
         return cls(own, metadata, recipe=recipe)
 
     @classmethod
@@ -104,11 +113,6 @@ class ScheduledModifierManager(ManagedModifiers):
 
     # ---- in a loop
 
-    @property
-    def initialized(self) -> bool:
-        """Whether it knows its model."""
-        return self._model is not None
-
     def initialize(
         self,
         module: nn.Module,
@@ -121,29 +125,26 @@ class ScheduledModifierManager(ManagedModifiers):
     ) -> None:
         """Say what there is to work with; :meth:`modify` does this too."""
         _refuse_unknown(kwargs)
-        if loggers is not None:
-            warn("loggers= has no effect: what modifiers say stands in the `logs` of what modify() returns.")
+        super().initialize(module, epoch, loggers)
         self._model, self._epoch = module, epoch
         self._gradients = gradients_from(module, grad_sampler)
         self._engage(module, distillation_teacher)
+        for modifier in self._acting:
+            if isinstance(modifier, FromPython):
+                teacher = {} if distillation_teacher is _NOT_GIVEN else {"distillation_teacher": distillation_teacher}
+                modifier.options = {"loggers": loggers, "grad_sampler": grad_sampler, **teacher}
 
     def _engage(self, model: nn.Module, teacher: object) -> None:
-        learners = self.distillation_modifiers
+        learners = self._learners()
         if not learners:
             return
-        if teacher is None:
-            raise ValueError(
-                f"The recipe has a {type(learners[0]).__name__}, which needs a teacher: pass distillation_teacher= a "
-                "module, the folder of a saved model, 'self' or 'disable'."
-            )
         if teacher is _NOT_GIVEN:
             warn(f"{type(learners[0]).__name__} does nothing: there is no distillation_teacher=.")
             teacher = DISABLE
-        found = resolve_teacher(teacher, model)
-        own_hash = fingerprint(found) if found is not None and isinstance(teacher, str) and teacher == SELF else None
-        for learner in learners:
-            keys = learner.teacher_input_keys
-            learner.set_teacher(None if found is None else Teacher(found, keys), own_hash=own_hash)
+        engage(learners, model, teacher)
+
+    def _learners(self) -> list[LearnsFromTeacher]:
+        return [m for m in self._acting if isinstance(m, LearnsFromTeacher)]
 
     def modify(
         self,
@@ -169,7 +170,7 @@ class ScheduledModifierManager(ManagedModifiers):
         elif kwargs:
             raise ValueError(f"{', '.join(kwargs)} belongs to initialize(), which was called before.")
         self._drive = ManualLoop(
-            self._acting,
+            [AsOverridden(self, self._acting)] if self._is_overridden else self._acting,
             model,
             optimizer,
             steps_per_epoch,
@@ -177,6 +178,7 @@ class ScheduledModifierManager(ManagedModifiers):
             gradients=self._gradients,
             called=module,
         )
+        self._logged_at = -1.0
         self._take_up_what_waits()
         if wrap_optim is None or wrap_optim is optimizer:
             return ModifiedOptimizer(self._drive, optimizer, self)
@@ -196,15 +198,16 @@ class ScheduledModifierManager(ManagedModifiers):
     ) -> Tensor:
         """The loss as the modifiers want it, before ``backward``."""
         _refuse_unknown(kwargs)
+        self._require_initialized()
         if not self.enabled:
             return loss
         if (student_outputs is None or student_inputs is None) and any(
-            learner.teacher is not None and learner.is_active for learner in self.distillation_modifiers
+            learner.teacher is not None and learner.is_active for learner in self._learners()
         ):
             raise ValueError("A teacher is compared with: pass student_outputs= and student_inputs= to loss_update.")
-        inputs = _for_teacher(student_inputs, teacher_inputs)
+        inputs = for_teacher(student_inputs, teacher_inputs)
         if self._drive is not None:
-            return self._drive.loss(loss, student_outputs, inputs)
+            self._drive.start()
         for modifier in self._acting:
             loss = modifier.modify_loss(loss, student_outputs, inputs)
         return loss
@@ -234,10 +237,11 @@ class ScheduledModifierManager(ManagedModifiers):
             modifier.after_update(site)
 
     def _site_for(self, module: nn.Module, optimizer: Optimizer, steps_per_epoch: float) -> Site:
+        self._require_use()
+        if self._drive is not None and self._is_overridden:
+            return self._drive.site
         if self._drive is not None:
             raise ValueError("modify() was called: its step() does this by itself.")
-        if not self.initialized:
-            self.initialize(_bare(module, True))
         if self._site is None:
             self._site = Site(
                 self._model,
@@ -254,6 +258,14 @@ class ScheduledModifierManager(ManagedModifiers):
                     modifier.resume(self._site, self._epoch)
         return self._site
 
+    def send_logs(self, drive: ManualLoop) -> None:
+        """Let the loggers have what modifiers said, as often as they want to hear it."""
+        loggers = self.loggers
+        if loggers and drive.site.logs and loggers.log_ready(drive.epoch, self._logged_at):
+            self._logged_at = drive.epoch
+            for name, value in drive.site.logs.items():
+                loggers.log_scalar(name, value, step=drive.steps)
+
     def _rebuild(self, optimizer: Optimizer, mapping: dict[Any, Any]) -> None:
         replace_parameters(optimizer, mapping)
         for modifier in self._acting:
@@ -265,6 +277,9 @@ class ScheduledModifierManager(ManagedModifiers):
         model = self._model if module is None else _bare(module, False)
         if model is None:
             raise ValueError("finalize() needs the module: modify() was not called.")
+        if self._drive is not None and self._is_overridden:
+            # The update of the last epoch, which no step follows.
+            self.update(model, self._drive.site.optimizer, self._drive.epoch, self._drive.site.steps_per_epoch)
         for modifier in self._acting:
             modifier.finish_model(model)
 
@@ -305,7 +320,7 @@ class ScheduledModifierManager(ManagedModifiers):
         site = Site(module, None, 1.0)
         states = self._waiting or {}
         for key, modifier in numbered(self._acting).items():
-            if modifier not in self.structured_modifiers:
+            if SparsificationTypes.structured not in types_of(modifier):
                 continue
             modifier.prepare_model(module)
             if key in states:
@@ -361,14 +376,6 @@ def _bare(module: Any, allow_parallel: bool) -> nn.Module:
             module = module.module
         else:
             return module
-
-
-def _for_teacher(inputs: object, teacher_inputs: dict[str, Any] | None) -> Any:
-    if teacher_inputs is not None:
-        own = dict(inputs) if isinstance(inputs, Mapping) else {}
-        return {**own, **{f"{TEACHER_COLUMNS}{name}": value for name, value in teacher_inputs.items()}}
-    # Of several arguments a teacher leaves the last out, which is a label in a batch; here all are inputs.
-    return (*inputs, None) if isinstance(inputs, (tuple, list)) else inputs
 
 
 def _refuse_unknown(kwargs: dict[str, Any]) -> None:

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from trainwright.core.modifier import Modifier
-from trainwright.recipes.pruning.base import PruningModifier
-from trainwright.recipes.pruning.layers import LayerPruningModifier
-from trainwright.recipes.pruning.thinning import LayerThinningModifier
-from trainwright.recipes.quantization.modifier import QuantizationModifier
+from collections.abc import Iterable
+from typing import Any
+
+from trainwright.compat.sparseml.sparsification.types import SparsificationTypes
 
 
-def prunes(modifier: Modifier) -> bool:
-    """Whether it takes weights, filters or layers away."""
-    return isinstance(modifier, (PruningModifier, LayerPruningModifier, LayerThinningModifier))
+def of_type(modifiers: Iterable[Any], kind: SparsificationTypes) -> list[Any]:
+    """Those that make this kind of change."""
+    return [modifier for modifier in modifiers if kind in getattr(modifier, "sparsification_types", ())]
 
 
-def quantizes(modifier: Modifier) -> bool:
-    """Whether it rounds."""
-    return isinstance(modifier, QuantizationModifier)
-
-
-def phase_at(modifiers: list[Modifier], epoch: float) -> str | None:
+def phase_at(modifiers: list[Any], epoch: float) -> str | None:
     """What the model is at ``epoch``; None while it is being made something else.
 
-    >>> both = [
-    ...     LayerPruningModifier(layers="a", start_epoch=1, end_epoch=2),
-    ...     QuantizationModifier(start_epoch=3),
-    ... ]
+    >>> from trainwright.compat.sparseml.pytorch.sparsification import LayerPruningModifier, QuantizationModifier
+    >>> both = [LayerPruningModifier("a", start_epoch=1, end_epoch=2), QuantizationModifier(start_epoch=3)]
     >>> [phase_at(both, epoch) for epoch in (0.5, 1.5, 2.5, 3, 3.5)]
     ['dense', None, 'pruned', None, 'pruned_quantized']
     """
-    pruners, quantizers = [m for m in modifiers if prunes(m)], [m for m in modifiers if quantizes(m)]
+    pruners = of_type(modifiers, SparsificationTypes.pruning)
+    quantizers = of_type(modifiers, SparsificationTypes.quantization)
     pruned_from, pruned_by = _span([m.start_epoch for m in pruners], [m.end_epoch for m in pruners])
     quantized_from, quantized_by = _span([m.start_epoch for m in quantizers], [m.start_epoch for m in quantizers])
     if pruned_from <= epoch <= pruned_by or quantized_from <= epoch <= quantized_by:
@@ -47,10 +40,11 @@ def _span(starts: list[float], ends: list[float]) -> tuple[float, float]:
     return (min(starts), max(ends)) if starts else (float("inf"), float("-inf"))
 
 
-def qat_active_at(modifiers: list[Modifier], epoch: float) -> bool:
+def qat_active_at(modifiers: list[Any], epoch: float) -> bool:
     """Whether anything is rounded at the start of this epoch or within it.
 
+    >>> from trainwright.compat.sparseml.pytorch.sparsification import QuantizationModifier
     >>> qat_active_at([QuantizationModifier(start_epoch=2)], 1.5), qat_active_at([QuantizationModifier()], 0)
     (True, True)
     """
-    return any(m.start_epoch < epoch + 1 for m in modifiers if quantizes(m))
+    return any(m.start_epoch < epoch + 1 for m in of_type(modifiers, SparsificationTypes.quantization))

@@ -47,6 +47,7 @@ class _Stepping:
         self._put_rates_back()
         answer = self._drive.step(update)
         self._note_rates()
+        self._manager.send_logs(self._drive)
         return answer
 
     def emulated_step(self) -> None:
@@ -58,7 +59,9 @@ class _Stepping:
         self._note_rates()
 
     def _note_rates(self) -> None:
-        setters = [modifier for modifier in self._manager.learning_rate_modifiers if modifier.is_active]
+        setters = [
+            modifier for modifier in self._manager.learning_rate_modifiers if getattr(modifier, "is_active", False)
+        ]
         groups = [g for m in setters for g in chosen_groups(self._drive.site, getattr(m, "param_groups", None))]
         self._rates = tuple((group, float(group["lr"])) for group in groups)
 

@@ -118,8 +118,6 @@ class Teacher:
         parameters = inspect.signature(model.forward).parameters.values()
         self._takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self._takes = {p.name for p in parameters}
-        self._needs_labels = any(p.name == "labels" and p.default is p.empty for p in parameters)
-        self._decodes = bool(getattr(getattr(model, "config", None), "is_encoder_decoder", False))
         self._last: tuple[Any, Any] | None = None
 
     def __call__(self, inputs: Any) -> Any:
@@ -152,11 +150,5 @@ class Teacher:
             if missing:
                 raise ValueError(f"teacher_input_keys: the batch has no {', '.join(missing)}; it has {list(chosen)}.")
             return {name: chosen[name] for name in self._input_keys}
-        # Its answer is wanted, not its loss; but what a decoder reads may have to be made from labels.
-        decoded = ("decoder_input_ids", "decoder_inputs_embeds")
-        with_labels = self._needs_labels or (self._decodes and not any(name in chosen for name in decoded))
-        return {
-            name: value
-            for name, value in chosen.items()
-            if (name != "labels" or with_labels) and (self._takes_any or name in self._takes)
-        }
+        # Labels too where it names them: its forward may compute a loss whatever it is asked for.
+        return {name: value for name, value in chosen.items() if self._takes_any or name in self._takes}

@@ -16,6 +16,9 @@ from trainwright.recipes.language.records import METADATA, ModifierSpec, Recipe,
 from trainwright.recipes.language.spelling import known_words
 from trainwright.recipes.language.variables import Scope
 
+#: How SparseML writes that there is none.
+_NONE = "None"
+
 
 @dataclass
 class _Part:
@@ -165,12 +168,12 @@ def _scope(document: Document, part: _Part, outer: Scope | None) -> Scope:
 
 
 def _metadata(document: Document, part: _Part) -> dict[str, Any] | None:
-    if part.metadata is None:
+    if part.metadata is None or part.metadata == _NONE:
         return None
     if not isinstance(part.metadata, dict):
         raise ConfigError(f"{document.where((*part.place, METADATA))}: {METADATA} is a mapping.")
     _refuse_tags(document, part.metadata, (*part.place, METADATA))
-    return part.metadata
+    return {key: None if value == _NONE else value for key, value in part.metadata.items()}
 
 
 def _run_type(document: Document, part: _Part, name: str) -> RunType | None:

@@ -28,7 +28,8 @@ class GradualPruningModifier(PruningModifier):
     """Scores decide which weights go; the schedule decides how many.
 
     Zeros of a model that is already sparse count: they are the first to be masked, and a weight never becomes denser
-    than it was, unless ``final_sparsity`` asks for that.
+    than it was, unless ``final_sparsity`` asks for that. Where it is below ``init_sparsity``, weights come back
+    as zeros that learn again.
     """
 
     #: Whether all weights are ranked in one list; None leaves it to ``global_sparsity``.
@@ -48,19 +49,15 @@ class GradualPruningModifier(PruningModifier):
         super().__post_init__()
         if self.end_epoch == -1:
             raise ValueError("end_epoch=-1: sparsity grows until end_epoch, so name the epoch where it is reached.")
-        init_sparsity = self.init_sparsity
-        if init_sparsity != FROM_PARAM:
-            self.init_sparsity = checked_share(init_sparsity, "init_sparsity")
+        if self.init_sparsity != FROM_PARAM:
+            self.init_sparsity = checked_share(self.init_sparsity, "init_sparsity")
         self._wanted = self._final_shares(self.final_sparsity)
         self.inter_func = checked_interpolation(self.inter_func)
         self.global_sparsity = self._scope(self.global_sparsity)
         if self.global_sparsity and is_mapping:
             raise ValueError("final_sparsity by parameter cannot be global: use MagnitudePruningModifier, or a number.")
-        if isinstance(self.init_sparsity, float) and self.init_sparsity > max(self._wanted):
-            raise ValueError(
-                f"init_sparsity={init_sparsity} is above final_sparsity={self.final_sparsity}: masked weights do not "
-                "come back, so let it rise; ACDCPruningModifier and RigLPruningModifier bring weights back."
-            )
+        #: Whether weights come back: from zero, and free to learn again.
+        self._falls = isinstance(self.init_sparsity, float) and self.init_sparsity > max(self._wanted)
         #: Sparsity of each weight before the first update.
         self._found: dict[str, float] = {}
         self._original_sizes: dict[str, int] = {}
@@ -143,7 +140,10 @@ class GradualPruningModifier(PruningModifier):
         progress = progress_between(epoch, self.start_epoch, self.end_epoch)
         answer: dict[str, float] = {}
         for name, final in self._final_for(site).items():
-            first = self._found[name] if self.init_sparsity == FROM_PARAM else min(float(self.init_sparsity), final)
+            if self.init_sparsity == FROM_PARAM:
+                first = self._found[name]
+            else:
+                first = float(self.init_sparsity) if self._falls else min(float(self.init_sparsity), final)
             share = interpolate(progress, first, final, self.inter_func)
             left = self._size(name, self.weights(site)[name]) / self._original_sizes[name]
             answer[name] = share if left == 1 else max(share - (1 - left), 0.0) / left
@@ -157,12 +157,13 @@ class GradualPruningModifier(PruningModifier):
         self.set_masks(site, self.masks_for(site, self.scores(site), self.targets(site, epoch)))
 
     def masks_for(self, site: Site, scores: dict[str, Tensor], targets: dict[str, float]) -> dict[str, Tensor]:
-        """Masks from scores, in which what is masked stays masked."""
+        """Masks from scores, in which what is masked stays masked, unless sparsity falls."""
+        kept = {name: self._as_output_first(name, whole(mask)) for name, mask in self.masks.items()}
         masks = masks_of(
             {name: self._as_output_first(name, whole(score)) for name, score in scores.items()},
             targets,
             self.pattern,
-            kept={name: self._as_output_first(name, whole(mask)) for name, mask in self.masks.items()},
+            kept=None if self._falls else kept,
             together=bool(self.global_sparsity),
         )
         return {name: self._as_output_first(name, mask) for name, mask in masks.items()}

@@ -22,7 +22,8 @@ class MFACPruningModifier(SurgeonModifier):
     Memory grows with ``num_grads``, so blocks can be large; ``fisher_block_size: null`` makes all weights one block.
     ``num_grads`` may be ``{sparsity: number}``: more samples once a sparsity is reached. The work is always cut into
     pieces and done on the weights' own device with gradients of the training's batches; ``num_pages``,
-    ``available_devices``, ``use_gradient_buffering`` and ``grad_sampler_kwargs`` have no effect and say so.
+    ``available_devices`` (``available_gpus`` of old), ``use_gradient_buffering`` and ``grad_sampler_kwargs`` have no
+    effect and say so.
 
     >>> MFACPruningModifier(init_sparsity=0.05, final_sparsity=0.8, end_epoch=10, num_grads={0: 64, 0.5: 128}).damp
     1e-05
@@ -36,6 +37,7 @@ class MFACPruningModifier(SurgeonModifier):
     fisher_block_size: int | None = 2000
     num_pages: int = 1
     available_devices: list[str] | None = None
+    available_gpus: list[str] | None = None
     grad_sampler_kwargs: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -47,6 +49,7 @@ class MFACPruningModifier(SurgeonModifier):
         unused = {
             "num_pages": self.num_pages != 1,
             "available_devices": bool(self.available_devices),
+            "available_gpus": bool(self.available_gpus),
             "use_gradient_buffering": bool(self.use_gradient_buffering),
             "grad_sampler_kwargs": bool(self.grad_sampler_kwargs),
         }

@@ -75,10 +75,10 @@ def _from_groups(
 
 
 def _from_older(older: dict[str, Any], ignored: list[str], targets: list[str] | None) -> Asked:
-    if older.pop("custom_quantizable_module_types", None):
-        raise ValueError(
-            "custom_quantizable_module_types: only linear, convolution and embedding layers are quantized; a class of "
-            "your own that derives from them is too. Leave the key out."
+    if custom := older.pop("custom_quantizable_module_types", None):
+        warn(
+            f"custom_quantizable_module_types={custom!r} has no effect: linear, convolution and embedding layers are "
+            "quantized, and classes that derive from them; what others compute is not rounded."
         )
     if older.pop("exclude_batchnorm", True) is False:
         warn("exclude_batchnorm: false does not act: batch normalization is computed in floating point.")

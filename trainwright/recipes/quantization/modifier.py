@@ -84,7 +84,8 @@ class QuantizationModifier(Modifier):
     ) -> None:
         given = locals()
         if end_epoch != -1:
-            raise ValueError(f"end_epoch={end_epoch}: quantization does not end; leave end_epoch out.")
+            # SparseML writes one into recipes that it composes.
+            warn(f"end_epoch={end_epoch} has no effect: quantization does not end.")
         super().__init__(start_epoch=start_epoch)
         older = {key: given[key] for key in OLDER if given[key] is not None}
         self.asked = asked_for(scheme, scheme_overrides, ignore, targets, config_groups, older)

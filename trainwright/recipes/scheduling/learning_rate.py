@@ -10,6 +10,10 @@ from trainwright.config.registry import suggestion
 from trainwright.core.modifier import Modifier, Site
 from trainwright.recipes.scheduling.groups import chosen_groups, set_in
 
+#: Epochs are fractions of whole steps; what is nearer than this is the same moment.
+_SAME_MOMENT = 1e-9
+_JUST_BEFORE = 1e-6
+
 
 class _Rate(Modifier):
     """Writes a rate into parameter groups."""
@@ -53,9 +57,10 @@ class SetLearningRateModifier(_Rate):
 
 
 class LearningRateFunctionModifier(_Rate):
-    """From ``init_lr`` to ``final_lr`` between two epochs: linear, cosine, or up and down in cycles.
+    """From ``init_lr`` to ``final_lr`` between two epochs: linear, cosine, or again and again in cycles.
 
-    ``cyclic_linear`` goes from ``init_lr`` to ``final_lr`` and back every ``cycle_epochs``.
+    ``cyclic_linear`` goes from ``init_lr`` to ``final_lr`` in ``cycle_epochs``, whose last step has ``final_lr``, and
+    begins anew; what is left at the end is a shorter cycle.
     """
 
     FUNCTIONS = ("linear", "cosine", "cyclic_linear")
@@ -86,19 +91,27 @@ class LearningRateFunctionModifier(_Rate):
         self.cycle_epochs = _positive("cycle_epochs", cycle_epochs)
 
     def update(self, site: Site, epoch: float) -> None:
-        self._set(site, self.rate_at(epoch))
+        self._set(site, self.rate_at(epoch, site.steps_per_epoch))
 
-    def rate_at(self, epoch: float) -> float:
+    def rate_at(self, epoch: float, steps_per_epoch: float = math.inf) -> float:
         """The rate at ``epoch``."""
         start = max(self.start_epoch, 0.0)
         if self.lr_func == "cyclic_linear":
-            place = ((epoch - start) / self.cycle_epochs) % 1.0
-            share = 2 * place if place <= 0.5 else 2 * (1 - place)
+            share = self._share_of_cycle(epoch - start, self.end_epoch - start, 1 / steps_per_epoch)
         else:
             share = min(1.0, (epoch - start) / (self.end_epoch - start)) if self.end_epoch > start else 1.0
             if self.lr_func == "cosine":
                 share = (1 - math.cos(math.pi * share)) / 2
         return self.init_lr + (self.final_lr - self.init_lr) * share
+
+    def _share_of_cycle(self, passed: float, length: float, one_step: float) -> float:
+        if passed > length - _SAME_MOMENT:
+            return 1.0
+        number = math.floor(passed / self.cycle_epochs + _SAME_MOMENT)
+        # The last cycle ends where the modifier does.
+        cycle = min(self.cycle_epochs, length - number * self.cycle_epochs)
+        place = max(passed - number * self.cycle_epochs, 0.0)
+        return min(place / (cycle - one_step), 1.0) if cycle > one_step else 0.0
 
 
 class LearningRateModifier(_Rate):
@@ -157,7 +170,9 @@ class LearningRateModifier(_Rate):
         return settings
 
     def update(self, site: Site, epoch: float) -> None:
-        self._set(site, self.rate_at(epoch))
+        # At its end the rate stays: what would begin there never does.
+        last = math.inf if self.end_epoch == -1 else self.end_epoch - _JUST_BEFORE
+        self._set(site, self.rate_at(min(epoch, last)))
 
     def rate_at(self, epoch: float) -> float:
         """The rate at ``epoch``."""
