@@ -2,21 +2,23 @@
 
 ``from transformers import Trainer`` is an attribute of a module. A :class:`Redirection` sets such attributes to ours:
 at once in modules that are imported already, in others when they have run. Nothing is imported before somebody needs
-it: an open redirection costs a process that never trains nothing.
+it: an open redirection costs a process that never trains nothing. A :class:`ScriptRedirection` gives ours to the user's
+own scripts and leaves installed packages what they ask for.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from trainwright.config.origin import OURS
+from trainwright.config.origin import OURS, is_users_own, library_running
 
 #: Module of another library -> name in it -> "module of ours:name".
 Names = dict[str, dict[str, str]]
@@ -119,6 +121,48 @@ class Redirection(MetaPathFinder):
     def _remember(self, package: ModuleType) -> None:
         if not any(package is seen for seen in self._packages):
             self._packages.append(package)
+
+
+class ScriptRedirection(Redirection):
+    """The same for code that is not installed: a script, a notebook, the modules beside them.
+
+    ``taken(package, name)`` is called when an installed package asks for one of the names, and gets the library's own.
+    """
+
+    def __init__(self, library: str, names: Names, taken: Callable[[str, str], None]) -> None:
+        # The package itself too: it is asked for all of the names, and may be imported anew.
+        super().__init__(library, {**names, library: {n: ours for own in names.values() for n, ours in own.items()}})
+        self._taken = taken
+        self._classes: list[tuple[ModuleType, type]] = []
+
+    def _change(self) -> None:
+        found = [(sys.modules.get(name), wanted) for name, wanted in self.names.items()]
+        for module, wanted in [*found, *((package, self.names[self.library]) for package in self._packages)]:
+            if module is not None and not any(module is changed for changed, _ in self._classes):
+                self._classes.append((module, type(module)))
+                module.__class__ = self._answering(type(module), wanted)
+
+    def _give_back(self) -> None:
+        while self._classes:
+            module, its_class = self._classes.pop()
+            module.__class__ = its_class
+
+    def _answering(self, kind: type, wanted: dict[str, str]) -> type:
+        """The class of a module that looks who is asking."""
+        taken, library = self._taken, self.library
+
+        class Answering(kind):
+            def __getattribute__(self, name: str) -> Any:
+                if name in wanted:
+                    asking = sys._getframe(1)
+                    if is_users_own(asking):
+                        return _load(wanted[name])
+                    package = library_running(asking)
+                    if package not in (library, OURS):
+                        taken(package, name)
+                return super().__getattribute__(name)
+
+        return functools.wraps(kind, updated=())(Answering)
 
 
 class _Redirecting(Loader):

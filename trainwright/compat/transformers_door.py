@@ -24,7 +24,7 @@ def open_door() -> None:
     """Make transformers' Trainer and arguments ours in this process; refused where somebody has them already."""
     if TRANSFORMERS.is_open:
         return
-    if holders := _holders():
+    if holders := holders_of_trainer():
         raise ImportError(
             f"{', '.join(holders)} imported transformers' Trainer before, and would go on training with it. Put "
             "`import trainwright.compat.transformers` before that import, or start the script with `trainwright run`."
@@ -42,7 +42,7 @@ def is_open() -> bool:
     return TRANSFORMERS.is_open
 
 
-def _holders() -> list[str]:
+def holders_of_trainer() -> list[str]:
     """Modules outside transformers that hold its own Trainer, or a class built on it."""
     trainer = getattr(sys.modules.get("transformers.trainer"), "Trainer", None)
     if trainer is None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import sysconfig
+from pathlib import Path
 from types import FrameType
 
 #: This package.
@@ -23,6 +25,23 @@ def library_of(written: object) -> str:
 def library_running(frame: FrameType) -> str:
     """The same for the code that a frame runs."""
     return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+def is_users_own(frame: FrameType) -> bool:
+    """Return True where a frame runs a script, a notebook or modules beside them, and no installed package.
+
+    >>> is_users_own(sys._getframe())
+    False
+    """
+    if frame.f_globals.get("__name__") == "__main__":
+        return True
+    file = Path(frame.f_code.co_filename)
+    installed = {"site-packages", "dist-packages"}.intersection(file.parts)
+    return not installed and not file.is_relative_to(_STDLIB) and library_running(frame) != OURS
+
+
+#: Where Python's own modules are.
+_STDLIB = sysconfig.get_path("stdlib")
 
 
 def class_if_imported(module: str, name: str) -> type | tuple[()]:

@@ -31,8 +31,8 @@ class Trainer(NativeTrainer):
     ) -> None:
         if map_fn is not None:
             raise ValueError(
-                "map_fn= is not called here: map the dataset before, for example train_dataset.map(function), and leave "
-                "it out."
+                "map_fn= is not called here: map the dataset before, for example train_dataset.map(function), and "
+                "leave it out."
             )
         if isinstance(eval_dataset, dict):
             eval_dataset = {name: _rows(each) for name, each in eval_dataset.items()}

@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import functools
+import logging
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from trainwright.compat.redirect import Redirection
-from trainwright.compat.transformers_door import is_open
+from trainwright.compat.redirect import ScriptRedirection
+from trainwright.compat.transformers_door import holders_of_trainer, is_open
 from trainwright.config.engines import set_default_engine
 
+logger = logging.getLogger("trainwright")
+#: Installed packages that were told of.
+_told: set[str] = set()
+
+
+def _tell(package: str, name: str) -> None:
+    """Say once that a library goes on with transformers' Trainer, which trains with torch."""
+    if name.endswith("Trainer") and package not in _told:
+        _told.add(package)
+        logger.warning(
+            "%s takes transformers' own %s, which trains with torch: its trainings do not run on MindSpore.",
+            package,
+            name,
+        )
+
+
 #: Scripts say `from transformers import Trainer`, which would train with torch and not say so.
-_TRAINERS = Redirection(
+_TRAINERS = ScriptRedirection(
     "transformers",
     {
         "transformers.training_args": {"TrainingArguments": "trainwright.config:TrainingArguments"},
@@ -21,6 +40,7 @@ _TRAINERS = Redirection(
         "transformers.trainer": {"Trainer": "trainwright.trainer:Trainer"},
         "transformers.trainer_seq2seq": {"Seq2SeqTrainer": "trainwright.trainer:Seq2SeqTrainer"},
     },
+    _tell,
 )
 #: Undo what was changed, the last change first; empty while the door is closed.
 _undo: list[Callable[[], Any]] = []
@@ -30,6 +50,11 @@ def open_door() -> None:
     """Make MindSpore the default engine and let ``from_pretrained`` take ``ms_dtype``; once."""
     if _undo:
         return
+    if not is_open() and (holders := [name for name in holders_of_trainer() if _is_script(name)]):
+        raise ImportError(
+            f"{', '.join(holders)} imported transformers' Trainer before, and would train with torch. Put "
+            "`import trainwright.compat.mindnlp` before that import; in a notebook restart the kernel first."
+        )
     before = set_default_engine("mindspore")
     _undo.append(lambda: set_default_engine(before))
     try:
@@ -41,6 +66,11 @@ def open_door() -> None:
     if not is_open():
         _TRAINERS.open()
         _undo.append(_TRAINERS.close)
+
+
+def _is_script(holder: str) -> bool:
+    file = getattr(sys.modules.get(holder), "__file__", None)
+    return file is None or not {"site-packages", "dist-packages"}.intersection(Path(file).parts)
 
 
 def close() -> None:
