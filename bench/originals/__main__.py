@@ -106,7 +106,6 @@ def run(case: Case, copy: Path, data: Path, environment: Mapping[str, str]) -> F
             capture_output=True,
             text=True,
             timeout=SECONDS,
-            check=False,
         )
     except subprocess.TimeoutExpired as error:
         return Found("does not end", str(error.stdout)[-3000:])

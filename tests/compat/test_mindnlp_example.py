@@ -159,17 +159,16 @@ def test_resume_from_a_path(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_door")
-@pytest.mark.parametrize(
-    ("option", "why"),
-    [
-        ("fp16", r"fp16=True, bf16=True\): a graph is captured in the model's own precision"),
-        ("bf16", r"fp16=True, bf16=True\): a graph is captured in the model's own precision"),
-        ("gradient_checkpointing", "its compiler decides what is kept for the backward pass"),
-    ],
-)
-def test_what_is_refused_says_why(option: str, why: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=f"engine='mindspore' cannot do this .*{why}"):
-        run(tmp_path, **dict[str, Any]({option: True}))
+@pytest.mark.parametrize("option", ["fp16", "bf16", "gradient_checkpointing"])
+def test_advanced_features_act(option: str, tmp_path: Path) -> None:
+    made: tuple[Any, Any] = bert()
+    model, data = made
+    found = run(tmp_path / "on", model, data, max_steps=4, learning_rate=1e-3, **dict[str, Any]({option: True}))
+    plain = run(tmp_path / "off", model, data, max_steps=4, learning_rate=1e-3)
+    assert found.args.engine == "mindspore"
+    assert close(logged(found, "loss"), logged(plain, "loss"), 1e-5 if option == "gradient_checkpointing" else 2e-2)
+    if option != "gradient_checkpointing":
+        assert logged(found, "loss") != logged(plain, "loss")
 
 
 @pytest.mark.usefixtures("_door")

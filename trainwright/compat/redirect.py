@@ -147,7 +147,7 @@ class ScriptRedirection(Redirection):
             module, its_class = self._classes.pop()
             module.__class__ = its_class
 
-    def _answering(self, kind: type, wanted: dict[str, str]) -> type:
+    def _answering(self, kind: Any, wanted: dict[str, str]) -> Any:
         """The class of a module that looks who is asking."""
         taken, library = self._taken, self.library
 

@@ -70,6 +70,7 @@ _OTHERWISE = {
     "greater_is_better": Effect.COURSE,
     "best_model_after_epoch": Effect.COURSE,
     "ignore_data_skip": Effect.COURSE,
+    "engine_devices": Effect.COURSE,
     "dataloader_drop_last": Effect.COURSE,
     "dataloader_in_order": Effect.COURSE,
     "train_sampling_strategy": Effect.COURSE,
@@ -79,7 +80,7 @@ _OTHERWISE = {
     "seed": Effect.EXPERIMENT,
     "data_seed": Effect.EXPERIMENT,
 }
-#: Free only as long as a step has the same samples in all.
+#: Free only as long as a step has the same samples in all; so is ``engine_devices``, which older runs do not have.
 GLOBAL_BATCH = ("per_device_train_batch_size", "gradient_accumulation_steps")
 #: Said of this start, of this machine or by a script to itself: nothing that a run's record has to follow.
 OF_THIS_START = frozenset(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -84,7 +85,7 @@ class AdafactorRule:
     """Adam-like steps with sums of rows and columns in place of a full second moment."""
 
     is_elementwise = False
-    step_as = int
+    step_as: Callable[[float], Any] | None = int
 
     def __init__(self, *, mean: bool, scaled: bool) -> None:
         self._mean, self._scaled = mean, scaled

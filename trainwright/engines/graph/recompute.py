@@ -226,7 +226,7 @@ def _layer_in_a_list(node: Node) -> str | None:
     """The outermost layer of a list that a node belongs to: ``encoder.layer.3``; None outside of such layers."""
     stack = node.meta.get("nn_module_stack") or {}
     paths = [path for path, _ in stack.values()]
-    words = max(paths, key=len, default="").split(".")
+    words = str(max(paths, key=len, default="")).split(".")
     for at, word in enumerate(words):
         if word.isdigit():
             return ".".join(words[: at + 1])
