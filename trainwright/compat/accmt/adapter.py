@@ -152,8 +152,8 @@ class AcceleratedModule(Module):
             elif name not in self._left_out:
                 self._left_out.add(name)
                 warnings.warn(
-                    f"validation_step returned {name!r}, and there is no Metric of that name: give metrics=[...] to the "
-                    f"Trainer{_names_of(known)}, or return a single number, whose mean is logged. It is left out.",
+                    f"validation_step returned {name!r}, and there is no Metric of that name: give metrics=[...] to "
+                    f"the Trainer{_names_of(known)}, or return a single number, whose mean is logged. It is left out.",
                     TrainwrightWarning,
                     stacklevel=2,
                 )

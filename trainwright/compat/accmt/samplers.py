@@ -90,7 +90,8 @@ def _last(sample: Any) -> Any:
     if isinstance(sample, (tuple, list)):
         return sample[-1]
     raise ValueError(
-        f"TemperatureSampler does not know the class of a {type(sample).__name__}: give target_format=lambda sample: ..."
+        f"TemperatureSampler does not know the class of a {type(sample).__name__}: give target_format=lambda sample: "
+        "..."
     )
 
 
