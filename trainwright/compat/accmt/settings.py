@@ -46,6 +46,9 @@ class LaterSettings:
             raise ValueError("callback and callbacks are two names of one thing: keep one.")
         _set_booleans(self, "enable_checkpointing multiple_checkpoints disable_model_saving gradient_checkpointing")
         _set_booleans(self, "dataloader_drop_last")
+        for sampler in (each for each in self.batch_samplers if each is not None):
+            if not hasattr(sampler, "__iter__"):
+                raise ValueError(f"batch_sampler={sampler!r} must give lists of indices; for single ones use sampler.")
         for name in ("max_checkpoints", "cleanup_cache_every_n_steps"):
             _check_count(name, getattr(self, name))
         for value in self.patience.values() if isinstance(self.patience, dict) else [self.patience]:
