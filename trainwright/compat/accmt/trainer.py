@@ -381,7 +381,7 @@ class Trainer:
 
 
 def _seed_of(checkpoint: str | None) -> int:
-    """The seed that the script has set, if any (torch begins every process with the same); a resumed run has its own.
+    """The seed that the script has set, or what torch drew for the first process; a resumed run has its own.
 
     ACCMT has no argument for it, so a resumed run cannot ask for another.
     """
@@ -389,7 +389,9 @@ def _seed_of(checkpoint: str | None) -> int:
         saved = read_config(Path(checkpoint) / "config.yaml").get("seed")
         if isinstance(saved, int):
             return saved
-    return torch.initial_seed() % 2**31
+    seed = torch.initial_seed() % 2**31
+    # Where none was set, torch has drawn another in every process, which would shuffle the data in another way.
+    return ThisProcess().gather_for_metrics([seed], use_gather_object=True)[0]
 
 
 def _say_needless(names: list[str]) -> None:
