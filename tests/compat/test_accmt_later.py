@@ -393,6 +393,7 @@ def test_mlflow_gets_tags_description_and_files(tmp_path: Path, monkeypatch: pyt
     trainer.fit(Shared(), samples())
     client = MlflowClient(store)
     experiment = client.get_experiment_by_name("ours")
+    assert experiment is not None
     (run,) = client.search_runs([experiment.experiment_id])
     assert (run.info.run_name, run.info.status) == ("first", "FINISHED")
     assert (run.data.tags["a"], run.data.tags["mlflow.note.content"]) == ("b", "what it is")

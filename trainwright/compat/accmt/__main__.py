@@ -90,6 +90,7 @@ def _add_launch(start: argparse.ArgumentParser, *, debugs: bool) -> None:
     start.add_argument("-N", "--number", help="how many processes, or a range of GPUs such as 2:4")
     start.add_argument("--cpu", action="store_true", help="use no GPU")
     start.add_argument("--strat", default="ddp", help="how the training is spread; strats lists the names")
+    start.add_argument("--debug-timings", action="store_true", help="not offered")
     if debugs:
         start.add_argument("--level", "-L", "-l", type=int, default=3, choices=list(LEVELS), help="see debug-levels")
     else:
@@ -105,6 +106,8 @@ def _launch(given: argparse.Namespace) -> int:
             f"--strat {given.strat}: accelerate's files are not read; name one of {', '.join(WAYS)}, or give the "
             "Trainer's arguments."
         )
+    if given.debug_timings:
+        raise ValueError("--debug-timings is not offered: the log says how fast steps are.")
     spread = settings_of(given.strat)
     if not Path(given.file).is_file():
         raise ValueError(f"there is no file {given.file}.")

@@ -43,7 +43,7 @@ class EvaluationOptions:
                 TrainwrightWarning,
                 stacklevel=3,
             )
-        news = {
+        news: dict[str, Any] = {
             "compile": self.compile,
             "dataloader_num_workers": self.num_workers,
             "dataloader_pin_memory": self.pin_memory,
@@ -54,7 +54,9 @@ class EvaluationOptions:
             news["collate_fn"] = None
         if self.compile is False:
             later = dataclasses.replace(later, compile_kwargs=None)
-        given = {name: value for name, value in news.items() if value is not None or name == "collate_fn"}
+        given: dict[str, Any] = {
+            name: value for name, value in news.items() if value is not None or name == "collate_fn"
+        }
         return dataclasses.replace(of_training, **given, later=later)
 
     def batch_sizes(self, of_training: tuple[int, int, int]) -> tuple[int, int, int]:

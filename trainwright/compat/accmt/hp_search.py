@@ -96,16 +96,17 @@ class HyperParameterSearch:
         except ImportError as error:
             raise ImportError("HyperParameterSearch needs the package optuna: pip install optuna") from error
 
+        direction = direction.lower()
         if not self.params:
             raise ValueError("Call set_parameters() before optimize().")
-        if direction.lower() not in ("minimize", "maximize"):
+        if direction not in ("minimize", "maximize"):
             raise ValueError(f"direction={direction!r} must be 'minimize' or 'maximize'.")
         if ThisProcess().use_distributed:
             raise ValueError(
                 "HyperParameterSearch is for one process, as the others would try other values; with several use "
                 "trainwright.Trainer.hyperparameter_search."
             )
-        study = optuna.create_study(direction=direction.lower(), study_name="Hyper Parameter Search")
+        study = optuna.create_study(direction=direction, study_name="Hyper Parameter Search")
         study.optimize(lambda trial: self._score(trial, best_metric_fn or _validation_loss), n_trials=n_trials)
         print(f"Best value: {study.best_value}", "Best parameters:", sep="\n")
         for name, value in study.best_params.items():

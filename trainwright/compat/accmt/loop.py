@@ -112,7 +112,7 @@ class Loop(Trainer):
             # What an interrupted evaluation left.
             metric.clear()
         adapter.unasked.clear()
-        loader = args[0] if args else kwargs.get("dataloader")
+        loader: Any = args[0] if args else kwargs.get("dataloader")
         adapter.validation_batches = len(loader) if has_length(loader) else None
         adapter.validation_batch_number = 0
         teacher = adapter.users.teacher

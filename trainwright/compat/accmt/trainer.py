@@ -109,11 +109,10 @@ class Trainer:
         self._settings = settings = Settings(**given, later=later)
         self.hps = HyperParameters.from_config(hps_config)
         saving_modes(model_saving)
-        self._tracking = tracking_settings(settings, self._tracker_options)
+        tracking = tracking_settings(settings, self._tracker_options)
         self._debug_level = debug_level()
         set_for_debugging(settings, self._debug_level)
-        if self._debug_level:
-            self._tracking = {"report_to": "none"}
+        self._tracking: dict[str, Any] = {"report_to": "none"} if self._debug_level else tracking
         if needless and settings.verbose:
             _say_needless(needless)
         self._metrics = metrics_by_set(later.metrics)

@@ -73,7 +73,8 @@ def rprint(*args: object, rank: int = 0, add_time_prefix: bool = True, start_cha
     """Print in one process only."""
     if ThisProcess().process_index == rank:
         begin = f"{start_char}{get_time_prefix()} " if add_time_prefix else start_char
-        print(begin, *args, **{"sep": "", **kwargs})
+        kwargs.setdefault("sep", "")
+        print(begin, *args, **kwargs)
 
 
 def global_randint(a: int = 0, b: int = 2147483647) -> int:
