@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from trainwright.compat.accmt.hyperparameters import HyperParameters
+from trainwright.compat.accmt.hyperparameters import HyperParameters, Scheduler, options_of
 from trainwright.compat.accmt.modules import AcceleratorModule
 from trainwright.compat.accmt.this_process import ThisProcess
 from trainwright.compat.accmt.trainer import Trainer
@@ -120,7 +120,8 @@ class HyperParameterSearch:
         if isinstance(schedule, dict):
             schedule = schedule[trial.suggest_categorical("scheduler", list(schedule))]
         sizes = [chosen["train_batch_size"], chosen["eval_batch_size"] or chosen["train_batch_size"]]
-        warms_up = schedule is not None and "Warmup" in getattr(schedule, "__name__", str(schedule))
+        known = getattr(Scheduler, schedule, None) if isinstance(schedule, str) else schedule
+        warms_up = known is not None and "warmup_ratio" in options_of(known)
         return HyperParameters(
             epochs=chosen["epochs"],
             max_steps=chosen["max_steps"],
