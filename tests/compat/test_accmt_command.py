@@ -51,12 +51,22 @@ def test_two_processes_train_one_model(tmp_path: Path) -> None:
         "import torch\n"
         "weights = torch.cat([p.flatten() for p in trainer.module.model.parameters()]).tolist()\n"
         "Path(f'weights{trainer.module.accelerator.process_index}').write_text(str(weights))\n"
+        # Shuffled, and nobody has set a seed.
+        "from tests.compat.accmt_modules import Shared\n"
+        "from trainwright.compat.accmt import accelerator\n"
+        "drawn = accelerator.gather(torch.tensor([torch.initial_seed() % 1000]))\n"
+        "assert len(drawn) == 2\n"
+        "module = Shared()\n"
+        "make(Path('shuffled'), hyper(epochs=1, batch_size=2)).fit(module, samples())\n"
+        "Path(f'seen{accelerator.process_index}').write_text(str(torch.cat(module.seen).tolist()))\n"
     )
     result = accmt("launch", "--cpu", "-N", "2", str(script), cwd=tmp_path)
     assert result.returncode == 0, result.stderr[-3000:]
     # Seven steps of 2 x 2 samples an epoch; the schedule ends with the last, metrics count every sample once.
     assert (tmp_path / "rank0").read_text() == (tmp_path / "rank1").read_text() == "4e-07 6.0 14"
     assert (tmp_path / "weights0").read_text() == (tmp_path / "weights1").read_text()
+    seen = [float(word) for rank in "01" for word in (tmp_path / f"seen{rank}").read_text().strip("[]").split(",")]
+    assert sorted(seen) == sorted(samples().tensors[0][:, 0].tolist())
     alone = Shared()
     hps = hyper(batch_size=4, scheduler={"type": "OneCycleLR", "max_lr": 0.1})
     make(tmp_path / "alone", hps, clip_grad=1, shuffle_train=False).fit(alone, samples())

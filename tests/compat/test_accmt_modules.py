@@ -129,8 +129,8 @@ def test_what_a_step_returns_is_checked(tmp_path: Path) -> None:
         make(tmp_path).fit(NoLoss(), samples())
     with pytest.raises(ValueError, match=r"no self\.model"):
         make(tmp_path).fit(NoModel(), samples())
-    with pytest.raises(ValueError, match="no Metric of that name"):
-        make(tmp_path).fit(Latest(), samples(), samples(6))
+    with pytest.warns(match="'accuracy', and there is no Metric of that name"):
+        make(tmp_path, verbose=True).fit(Latest(), samples(), samples(6))
     with pytest.raises(ValueError, match="not a Linear"):
         make(tmp_path).fit(nn.Linear(1, 1), samples())  # type: ignore[arg-type]
 

@@ -361,7 +361,7 @@ def test_patience_ends_fit_and_stays_ended(tmp_path: Path) -> None:
     losses = [1.0, 2.0, 2.0, 0.1, 0.1]
     trainer = make(tmp_path, hyper(epochs=9), patience=2)
     assert trainer.fit(Scripted(losses), samples(), samples(6)).global_step == 21
-    assert trainer.state.patience_left == 0
+    assert trainer.state.patience_left == {"best_valid_loss": 0}
     again = make(tmp_path, hyper(epochs=9), patience=2, resume=True)
     assert again.fit(Scripted(losses), samples(), samples(6)).global_step == 21
     by_way = make(tmp_path / "b", hyper(epochs=9), patience={"best_valid_loss": 1})
@@ -526,8 +526,12 @@ def test_evaluate_and_from_config(tmp_path: Path) -> None:
             return {"accuracy": (self.model(batch[0]).argmax(-1), batch[1])}
 
     trainer = make(tmp_path, metrics=Accuracy("accuracy"))
-    assert trainer.evaluate(Latest(), samples()).keys() == {"val_loss", "accuracy", "count"}
-    assert trainer.evaluate(Tested(), samples())["count"] == 26
+    file = tmp_path / "found.json"
+    found = trainer.evaluate(Latest(), samples(), results_output=file)
+    assert found.keys() == {"val_loss", "loss", "accuracy", "count"}
+    assert found["loss"] == found["val_loss"]
+    assert json.loads(file.read_text()) == found
+    assert trainer.evaluate(Tested(), samples(), results_output=None)["count"] == 26
     file = tmp_path / "all.yaml"
     file.write_text(f"hps: {json.dumps(hyper()['hps'])}\ntrainer: {{model_path: {tmp_path / 'y'}, log_every: 3}}\n")
     assert Trainer.from_config(str(file), verbose=False).fit(Shared(), samples()).global_step == 14

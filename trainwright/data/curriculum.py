@@ -5,12 +5,14 @@ The whole run is one order over all of them, a function of the seed, so a resume
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch.utils.data import ConcatDataset
 
+from trainwright.config.warnings import TrainwrightWarning
 from trainwright.data.order import Order, RandomOrder, SequentialOrder, mixed_seed
 
 
@@ -93,7 +95,7 @@ class StepsCurriculum(Curriculum):
 
 
 class RatioCurriculum(Curriculum):
-    """Stages by their share of ``max_steps``; -1 for the last takes the rest."""
+    """Stages by their share of ``max_steps``; -1 for the last takes the rest, and warns where nothing is left."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,9 +112,21 @@ class RatioCurriculum(Curriculum):
 
     def _steps(self, max_steps: int) -> list[int]:
         if -1 in self._given:
+            before, last = self._given[:-1], self._given[-1]
+            if last == -1 and -1 not in before and abs(sum(before) - 1) < 1e-9:
+                warnings.warn(
+                    "The last stage of the curriculum, -1, is left out: the ratios of the others add up to 1.",
+                    TrainwrightWarning,
+                    stacklevel=2,
+                )
+                return [*self._rounded(before, max_steps), 0]
             return _with_rest([-1 if r == -1 else round(r * max_steps) for r in self._given], max_steps)
+        return self._rounded(self._given, max_steps)
+
+    @staticmethod
+    def _rounded(shares: Sequence[float], max_steps: int) -> list[int]:
         # Boundaries are rounded, not lengths, so that rounding does not add up.
-        ends = [round(sum(self._given[: place + 1]) * max_steps) for place in range(len(self._given))]
+        ends = [round(sum(shares[: place + 1]) * max_steps) for place in range(len(shares))]
         return [end - start for start, end in zip([0, *ends], ends, strict=False)]
 
 

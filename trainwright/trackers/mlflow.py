@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ _PARAMETERS = 100
 class MlflowTracker:
     """Writes to ``tracking_uri`` or ``server``, else ``MLFLOW_TRACKING_URI``, else ``folder/mlflow.db``.
 
-    Look at the last with ``mlflow ui --backend-store-uri sqlite:///folder/mlflow.db``.
+    Look at the last with ``mlflow ui --backend-store-uri sqlite:///folder/mlflow.db``. ``tags`` are names with values,
+    and stand in place of the run's words; ``run_id`` is a run of the store that is gone on with.
     """
 
     def __init__(
@@ -35,11 +37,19 @@ class MlflowTracker:
         tracking_uri: str | None = None,
         project: str | None = None,
         artifact_location: str | None = None,
+        tags: Mapping[str, Any] | None = None,
+        description: str | None = None,
+        run_id: str | None = None,
     ) -> None:
         if server and tracking_uri and server != tracking_uri:
             raise ValueError(f"mlflow: server={server!r} and tracking_uri={tracking_uri!r} are two places: keep one.")
         self.folder = None if folder is None else Path(folder)
         self.server, self.project, self.artifact_location = tracking_uri or server, project, artifact_location
+        if tags is not None and not isinstance(tags, Mapping):
+            raise ValueError(
+                f"mlflow: tags={tags!r} must be a dict; words alone are the run's, TrainingArguments(tags=)."
+            )
+        self.tags, self.description, self.wanted_run = tags, description, run_id
         self._client: Any = None
         self._run_id = ""
 
@@ -55,10 +65,14 @@ class MlflowTracker:
         self._client = tracking.MlflowClient(address)
         if run.earlier_id and self._go_on(run.earlier_id):
             return self._run_id
+        if self.wanted_run is not None:
+            if not self._go_on(self.wanted_run):
+                raise ValueError(f"mlflow: there is no run {self.wanted_run!r} in {address}.")
+            return self._run_id
         experiment = self.project or os.environ.get("MLFLOW_EXPERIMENT_NAME") or run.project
         found = self._client.get_experiment_by_name(experiment)
         where = found.experiment_id if found else self._client.create_experiment(experiment, artifacts)
-        created = self._client.create_run(where, run_name=run.name, tags=dict.fromkeys(run.tags, "true"))
+        created = self._client.create_run(where, run_name=run.name, tags=self._tags(run))
         self._run_id = created.info.run_id
         # Parameters cannot be changed later, so a run that goes on keeps those that it began with.
         parameters = [entities.Param(name, str(value)) for name, value in run.config.items()]
@@ -66,6 +80,12 @@ class MlflowTracker:
             self._client.log_batch(self._run_id, params=parameters[begin : begin + _PARAMETERS])
         self._client.log_dict(self._run_id, run.facts, "env.json")
         return self._run_id
+
+    def _tags(self, run: TrackedRun) -> dict[str, str]:
+        tags = dict.fromkeys(run.tags, "true")
+        if self.tags is not None:
+            tags = {str(name): str(value) for name, value in self.tags.items()}
+        return tags if self.description is None else {**tags, "mlflow.note.content": self.description}
 
     def _go_on(self, run_id: str) -> bool:
         """Whether the store still knows the run; it is marked as running again."""

@@ -1,9 +1,11 @@
 """``python -m trainwright.compat.accmt``: ACCMT's command line.
 
 launch [-n 0,1 | -n all] [-N 2] [--cpu] [--strat NAME] file args...  run a script in several processes
+debug [--level 3] ... file args...                                   the same without the traces of a training
+debug-levels                                                        what --level may be
 example                                                             write hps_example.yaml
 get CHECKPOINT --out FOLDER                                          the model of a checkpoint
-strats                                                              what --strat may be
+strats [--ddp] [--fsdp] [--deepspeed]                               what --strat may be
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ from pathlib import Path
 
 from trainwright.checkpoint.directory import newest_good
 from trainwright.checkpoint.manifest import verify
+from trainwright.compat.accmt.debugging import LEVELS
+from trainwright.compat.accmt.debugging import VARIABLE as VARIABLE_OF_LEVEL
 from trainwright.compat.accmt.strategies import VARIABLE, WAYS, names, settings_of
 from trainwright.launch.torchrun import launch, torchrun_command
 
@@ -32,6 +36,7 @@ _NOT_THE_MODEL = (
     "config.yaml",
     "config.history",
 )
+FAMILIES = ("ddp", "fsdp", "deepspeed")
 EXAMPLE = """\
 hps:
   epochs: 2
@@ -58,14 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m trainwright.compat.accmt", description="ACCMT's command line.")
     commands = parser.add_subparsers(dest="command", required=True)
-    start = commands.add_parser("launch", help="run a script in several processes")
-    start.add_argument("-n", "--gpus", help="GPUs to use, such as 0,1; all; available")
-    start.add_argument("-N", "--number", help="how many processes, or a range of GPUs such as 2:4")
-    start.add_argument("--cpu", action="store_true", help="use no GPU")
-    start.add_argument("--strat", default="ddp", help="how the training is spread; strats lists the names")
-    start.add_argument("file", help="the script")
-    start.add_argument("script_arguments", nargs=argparse.REMAINDER)
-    start.set_defaults(run=_launch)
+    for name, says in (("launch", "run a script in several processes"), ("debug", "run it without leaving traces")):
+        _add_launch(commands.add_parser(name, help=says), debugs=name == "debug")
+    for name in ("alaunch", "async-launch", "adebug", "async-debug"):
+        other = commands.add_parser(name, help="not offered", prefix_chars="\0", add_help=False)
+        other.add_argument("rest", nargs="*")
+        other.set_defaults(run=_refuse_asynchronous)
+    levels = commands.add_parser("debug-levels", help="what debug --level may be")
+    levels.add_argument("--level", "-L", "-l", type=int, choices=list(LEVELS), help="one of them")
+    levels.set_defaults(run=_levels)
     example = commands.add_parser("example", help="write hps_example.yaml")
     example.set_defaults(run=_example)
     get = commands.add_parser("get", help="the model of a checkpoint")
@@ -73,8 +79,25 @@ def _parser() -> argparse.ArgumentParser:
     get.add_argument("--out", "-O", "-o", required=True, help="where the model goes")
     get.set_defaults(run=_get)
     strats = commands.add_parser("strats", help="what --strat may be")
+    for way in FAMILIES:
+        strats.add_argument(f"--{way}", action="store_true", help=f"only those of {way}")
     strats.set_defaults(run=_strats)
     return parser
+
+
+def _add_launch(start: argparse.ArgumentParser, *, debugs: bool) -> None:
+    start.add_argument("-n", "--gpus", help="GPUs to use, such as 0,1; all; available")
+    start.add_argument("-N", "--number", help="how many processes, or a range of GPUs such as 2:4")
+    start.add_argument("--cpu", action="store_true", help="use no GPU")
+    start.add_argument("--strat", default="ddp", help="how the training is spread; strats lists the names")
+    start.add_argument("--debug-timings", action="store_true", help="not offered")
+    if debugs:
+        start.add_argument("--level", "-L", "-l", type=int, default=3, choices=list(LEVELS), help="see debug-levels")
+    else:
+        start.set_defaults(level=None)
+    start.add_argument("file", help="the script")
+    start.add_argument("script_arguments", nargs=argparse.REMAINDER)
+    start.set_defaults(run=_launch)
 
 
 def _launch(given: argparse.Namespace) -> int:
@@ -83,12 +106,16 @@ def _launch(given: argparse.Namespace) -> int:
             f"--strat {given.strat}: accelerate's files are not read; name one of {', '.join(WAYS)}, or give the "
             "Trainer's arguments."
         )
+    if given.debug_timings:
+        raise ValueError("--debug-timings is not offered: the log says how fast steps are.")
     spread = settings_of(given.strat)
     if not Path(given.file).is_file():
         raise ValueError(f"there is no file {given.file}.")
     devices = [] if given.cpu else _devices(given)
     processes = _count(given.number) if given.cpu else len(devices)
     environment = {"CUDA_VISIBLE_DEVICES": ",".join(devices)}
+    if given.level is not None:
+        environment[VARIABLE_OF_LEVEL] = str(given.level)
     if spread != {"backend": "ddp"}:
         # Where nothing is said, the number of processes decides.
         environment[VARIABLE] = given.strat
@@ -159,8 +186,21 @@ def _get(given: argparse.Namespace) -> int:
 
 
 def _strats(given: argparse.Namespace) -> int:
-    print("\n".join(names()))
+    wanted = tuple(way for way in FAMILIES if getattr(given, way)) or FAMILIES
+    print("\n".join(name for name in names() if name.startswith(wanted)))
     return 0
+
+
+def _levels(given: argparse.Namespace) -> int:
+    for level in LEVELS if given.level is None else [given.level]:
+        print(f"{level}{' (default)' if level == 3 else ''}: {LEVELS[level]}")
+    return 0
+
+
+def _refuse_asynchronous(given: argparse.Namespace) -> int:
+    raise ValueError(
+        "evaluation on other GPUs while training goes on is not offered: launch evaluates on the GPUs that train."
+    )
 
 
 if __name__ == "__main__":

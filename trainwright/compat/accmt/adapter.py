@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from trainwright.compat.accmt.metrics import Metric
 from trainwright.compat.accmt.modules import AcceleratorModule, is_extended, registered_models
 from trainwright.compat.accmt.status import ONLY_SET
 from trainwright.compat.accmt.tools import build_optimizer, build_schedule
+from trainwright.config.warnings import TrainwrightWarning
 from trainwright.core.module import StepPlan
 from trainwright.engines.torch.module import Module
 
@@ -30,6 +32,8 @@ class AcceleratedModule(Module):
         events: Whoever listens to events within a step.
         clip: Longest gradient, for an optimizer that needs a closure and so is stepped here.
         validation_batch: Called with each validation loss as it comes.
+        test_step: The method that measures in tests; by default ``test_step``, or where there is none that of
+            validation.
     """
 
     #: Learning rate and weight decay stand in the arguments as they are in the hyperparameters.
@@ -45,6 +49,7 @@ class AcceleratedModule(Module):
         events: CallbackEvents,
         clip: float = 0.0,
         validation_batch: Callable[[Tensor, int], None] | None = None,
+        test_step: str | None = None,
     ) -> None:
         super().__init__()
         self.model = module.model
@@ -54,13 +59,24 @@ class AcceleratedModule(Module):
         self.automatic_optimization = not is_extended(module) and hps.optim is not torch.optim.LBFGS
         self._status, self._events, self._clip = status, events, clip
         self._validation_batch = validation_batch
-        #: The validation set that is being evaluated.
+        #: The validation set that is being evaluated, how many batches it has, and how many have come.
         self.validation_set = ONLY_SET
+        self.validation_batches: int | None = None
+        self.validation_batch_number = 0
+        #: By name, numbers of validation steps that no metric asked for.
+        self.unasked: dict[str, list[Any]] = {}
+        self._left_out: set[str] = set()
         shared = type(module).step is not AcceleratorModule.step and not is_extended(module)
         self._train = _call_of(module, "step" if shared else "training_step")
         self._validate = _call_of(module, "step" if shared else "validation_step")
-        own_test = type(module).test_step is not AcceleratorModule.test_step
-        self._test = _call_of(module, "test_step") if own_test else self._validate
+        has_own = test_step is not None and test_step != "test_step"
+        if has_own and not callable(getattr(module, test_step or "", None)):
+            raise ValueError(f"{type(module).__name__} has no method {test_step!r} to evaluate by.")
+        has_own = (has_own and test_step != "validation_step") or type(
+            module
+        ).test_step is not AcceleratorModule.test_step
+        by_validation = test_step == "validation_step" or not has_own
+        self._test = self._validate if by_validation else _call_of(module, test_step or "test_step")
 
     # ---- steps
 
@@ -102,6 +118,7 @@ class AcceleratedModule(Module):
         return self._measured(self._test, batch)
 
     def _measured(self, step: Callable[..., Any], batch: object) -> Any:
+        self.validation_batch_number += 1
         self._events.tell("on_before_validation_step", batch)
         found = step(batch, self.validation_set, self._status)
         self._events.tell("on_after_validation_step")
@@ -115,19 +132,31 @@ class AcceleratedModule(Module):
                     "must be a scalar tensor, alone or as 'loss' in a dict."
                 )
             loss = torch.tensor(float(loss))
-        known = {metric.name: metric for metric in self.metrics_of(self.validation_set)}
-        for name, value in found.items():
-            if name == "loss" or self.is_idle:
-                continue
-            if name not in known:
-                raise ValueError(
-                    f"validation_step returned {name!r}, and there is no Metric of that name: give "
-                    f"metrics=[...] to the Trainer{_names_of(known)}, or leave it out."
-                )
-            known[name].add_batch(*(value if isinstance(value, (tuple, list)) else (value,)))
+        if not self.is_idle:
+            self._keep_for_metrics({name: value for name, value in found.items() if name != "loss"})
         if isinstance(loss, Tensor) and self._validation_batch is not None and not self.is_idle:
             self._validation_batch(loss.detach().mean(), 1)
         return {} if loss is None else {"loss": loss}
+
+    def _keep_for_metrics(self, found: Mapping[str, Any]) -> None:
+        known = {
+            name: metric
+            for metric in self.metrics_of(self.validation_set)
+            for name in (metric.main_metric, metric.name)
+        }
+        for name, value in found.items():
+            if name in known:
+                known[name].add_batch(*(value if isinstance(value, (tuple, list)) else (value,)))
+            elif _is_one_number(value):
+                self.unasked.setdefault(name, []).append(value.detach() if isinstance(value, Tensor) else value)
+            elif name not in self._left_out:
+                self._left_out.add(name)
+                warnings.warn(
+                    f"validation_step returned {name!r}, and there is no Metric of that name: give metrics=[...] to "
+                    f"the Trainer{_names_of(known)}, or return a single number, whose mean is logged. It is left out.",
+                    TrainwrightWarning,
+                    stacklevel=2,
+                )
 
     def metrics_of(self, key: str) -> list[Metric]:
         """Metrics for a validation set."""
@@ -203,6 +232,12 @@ def _checked(found: object, module: AcceleratorModule, may_be_none: bool) -> Ten
             "a scalar tensor."
         )
     return loss
+
+
+def _is_one_number(value: object) -> bool:
+    if isinstance(value, Tensor):
+        return value.numel() == 1 and not value.is_complex()
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _names_of(known: Mapping[str, Any]) -> str:

@@ -17,6 +17,11 @@ _GRAMMAR = (
 )
 
 
+def unit_of(word: str) -> str | None:
+    """ "epoch", "step" or "eval", whichever ``word`` means; None for other words."""
+    return _UNITS.get(word.lower())
+
+
 def number_and_unit(text: str) -> tuple[int, str]:
     """How many of which unit ``text`` says.
 
@@ -24,7 +29,7 @@ def number_and_unit(text: str) -> tuple[int, str]:
     ((30, 'epoch'), (1, 'eval'), (2, 'step'))
     """
     match = _FORM.fullmatch(text) if isinstance(text, str) else None
-    unit = _UNITS.get(match[2].lower()) if match else None
+    unit = unit_of(match[2]) if match else None
     if match is None or unit is None or (match[1] and int(match[1]) == 0):
         raise ValueError(f"checkpoint_every={text!r}: {_GRAMMAR}.")
     return int(match[1] or 1), unit

@@ -7,13 +7,18 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from torch import nn
+from torch.utils.data import DataLoader
 
 from trainwright.compat.accmt.adapter import AcceleratedModule
 from trainwright.compat.accmt.callbacks import CallbackEvents
 from trainwright.compat.accmt.data import DataChoices
+from trainwright.compat.accmt.metrics import means_of
+from trainwright.compat.accmt.samplers import CustomBatchSampler
 from trainwright.compat.accmt.status import ONLY_SET
 from trainwright.config import TrainingArguments
 from trainwright.core.results import EvalLoopOutput
+from trainwright.data.curriculum import Curriculum
+from trainwright.data.iterables import has_length
 from trainwright.data.loader import data_seed, eval_loader, is_iterable
 from trainwright.trainer import Trainer
 from trainwright.training.modules import is_loader
@@ -61,6 +66,23 @@ class Loop(Trainer):
         collate = self._choices.val_collate
         return eval_loader(dataset, sampler=order, collate=collate, args=self.args, batch_size=batch_size)
 
+    def in_own_batches(self, data: Any, batch_sampler: Any) -> Any:
+        """``data`` as a loader over the batches that a user's batch sampler makes, if there is one."""
+        if batch_sampler is None or data is None or is_loader(data, "batch_sampler"):
+            return data
+        if isinstance(data, dict):
+            return {name: self.in_own_batches(each, batch_sampler) for name, each in data.items()}
+        if isinstance(data, Curriculum):
+            raise ValueError("batch_sampler chooses among one data set, and a curriculum has several: leave it out.")
+        if isinstance(batch_sampler, CustomBatchSampler) and self.args.world_size > 1:
+            raise ValueError(
+                "batch_sampler: a CustomBatchSampler divides the data between processes itself, and here the Trainer "
+                "does: derive it from torch.utils.data.Sampler, and let it give the batches of all processes."
+            )
+        collate = self._choices.val_collate if data is self.eval_dataset else self._choices.train_collate
+        workers = self.args.dataloader_num_workers
+        return DataLoader(data, batch_sampler=batch_sampler, collate_fn=collate, num_workers=workers)
+
     # ---- evaluation
 
     def evaluate(
@@ -73,26 +95,35 @@ class Loop(Trainer):
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
 
     @contextmanager
-    def told_of_evaluation(self) -> Iterator[None]:
+    def told_of_evaluation(self, module_too: bool = True) -> Iterator[None]:
         """Whoever wants to know that an evaluation begins and ends is told."""
         self._events.tell("on_evaluation_start")
-        self.adapter.users.before_eval()
+        if module_too:
+            self.adapter.users.before_eval()
         yield
-        self.adapter.users.after_eval()
+        if module_too:
+            self.adapter.users.after_eval()
         self._events.tell("on_evaluation_end")
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
-        metrics = self.adapter.metrics_of(self.adapter.validation_set)
+        adapter = self.adapter
+        metrics = adapter.metrics_of(adapter.validation_set)
         for metric in metrics:
             # What an interrupted evaluation left.
             metric.clear()
-        teacher = self.adapter.users.teacher
+        adapter.unasked.clear()
+        loader: Any = args[0] if args else kwargs.get("dataloader")
+        adapter.validation_batches = len(loader) if has_length(loader) else None
+        adapter.validation_batch_number = 0
+        teacher = adapter.users.teacher
         if isinstance(teacher, nn.Module):
             teacher.to(self.args.device)
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        gather = self.engine.backend.gather
+        found = means_of(adapter.unasked, gather)
         for metric in metrics:
-            values = metric.result(self.engine.backend.gather)
-            output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in values.items()})
+            found |= metric.result(gather)
+        output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in found.items()})
         return output
 
     # ---- a run

@@ -104,6 +104,14 @@ class MetricBatch(Metric):
         return {name: sum(values[name] for values in found) / len(found) for name in (found[0] if found else {})}
 
 
+def means_of(numbers: Mapping[str, list[Any]], gather: Gather) -> dict[str, float]:
+    """The mean of each list over the batches of all processes, of which some may have had none."""
+    parts = gather({name: [float(value) for value in values] for name, values in numbers.items()})
+    names = dict.fromkeys(name for part in parts for name in part)
+    together = {name: [value for part in parts for value in part.get(name, [])] for name in names}
+    return {name: sum(values) / len(values) for name, values in together.items() if values}
+
+
 def metrics_by_set(metrics: object) -> dict[Any, list[Metric]]:
     """``metrics``, one, several, or by validation set, as lists by set; None is every set."""
     if metrics is None:
@@ -118,7 +126,9 @@ def metrics_by_set(metrics: object) -> dict[Any, list[Metric]]:
 
 def _joined(parts: list[Any]) -> Any:
     if isinstance(parts[0], Mapping):
-        return {key: _joined([part[key] for part in parts]) for key in parts[0]}
+        # A batch, or a process, need not have every key.
+        keys = dict.fromkeys(key for part in parts for key in part)
+        return {key: _joined([part[key] for part in parts if key in part]) for key in keys}
     return torch.cat([part.reshape(1) if part.ndim == 0 else part for part in parts])
 
 

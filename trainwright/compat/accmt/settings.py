@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from trainwright.checkpoint.models import bytes_of
 from trainwright.compat.accmt.cadence import native_cadence
 from trainwright.compat.accmt.handlers import rescue_kinds
-from trainwright.compat.accmt.hyperparameters import HyperParameters, truth
+from trainwright.compat.accmt.hyperparameters import HyperParameters, read_config, truth
 from trainwright.config.registry import suggestion
 
 
@@ -32,6 +33,9 @@ class LaterSettings:
     compile_kwargs: dict[str, Any] | None = None
     sampler_train: Any = None
     sampler_val: Any = None
+    batch_sampler: Any = None
+    batch_sampler_train: Any = None
+    batch_sampler_val: Any = None
     collate_fn_train: Any = None
     collate_fn_val: Any = None
     dataloader_drop_last: bool = False
@@ -42,10 +46,22 @@ class LaterSettings:
             raise ValueError("callback and callbacks are two names of one thing: keep one.")
         _set_booleans(self, "enable_checkpointing multiple_checkpoints disable_model_saving gradient_checkpointing")
         _set_booleans(self, "dataloader_drop_last")
+        for sampler in (each for each in self.batch_samplers if each is not None):
+            if not hasattr(sampler, "__iter__"):
+                raise ValueError(f"batch_sampler={sampler!r} must give lists of indices; for single ones use sampler.")
         for name in ("max_checkpoints", "cleanup_cache_every_n_steps"):
             _check_count(name, getattr(self, name))
         for value in self.patience.values() if isinstance(self.patience, dict) else [self.patience]:
             _check_count("patience", value)
+
+    @property
+    def batch_samplers(self) -> tuple[Any, Any]:
+        """Of training, of validation."""
+        if self.batch_sampler is None:
+            return self.batch_sampler_train, self.batch_sampler_val
+        if self.batch_sampler_train is not None or self.batch_sampler_val is not None:
+            raise ValueError("batch_sampler is both batch_sampler_train and batch_sampler_val: leave these out.")
+        return self.batch_sampler, self.batch_sampler
 
     @property
     def all_callbacks(self) -> list[Any]:
@@ -61,9 +77,6 @@ class LaterSettings:
 
 #: Arguments of some version that cannot act here, and why.
 REFUSED = {
-    "batch_sampler": "use sampler, or a loader of your own from get_train_dataloader",
-    "batch_sampler_train": "use sampler, or a loader of your own from get_train_dataloader",
-    "batch_sampler_val": "use a loader of your own from get_validation_dataloader",
     "consolidate_metrics": "compute the value in a Metric",
     "additional_metric_consolidation": "compute the value in a Metric",
     "report_all_metrics": "all metrics are reported",
@@ -110,7 +123,7 @@ class Settings:
     model_path: str
     track_name: str | None
     checkpoint: str | None
-    resume: bool | None
+    resume: bool | int | None
     model_saving: Any
     evaluate_every_n_steps: int | None
     checkpoint_every: str | None
@@ -147,10 +160,13 @@ class Settings:
             raise ValueError(f"model_path={self.model_path!r} must be the path of a folder for the model.")
         _set_booleans(self, "set_to_none shuffle_train shuffle_validation safe_serialization compile verbose")
         _set_booleans(self, "dataloader_pin_memory report_loss_after_eval eval_when_finish eval_when_start")
-        if isinstance(self.resume, int) and not isinstance(self.resume, bool):
+        if self.resume == -1 and _is_whole(self.resume):
+            # The newest of several.
+            self.resume = True
+        if _is_whole(self.resume):
             raise ValueError(
-                f"resume={self.resume}: checkpoints are known by their step here; True takes the newest, and an older "
-                "one is resumed by trainwright.Trainer.train(resume_from_checkpoint='.../checkpoint-N')."
+                f"resume={self.resume}: checkpoints are known by their step here; True or -1 takes the newest, and an "
+                "older one is resumed by trainwright.Trainer.train(resume_from_checkpoint='.../checkpoint-N')."
             )
         if self.resume is not None:
             self.resume = truth("resume", self.resume)
@@ -236,6 +252,22 @@ def _set_booleans(holder: object, names: str) -> None:
 
 def _number(value: object, default: float) -> float:
     return float(value) if isinstance(value, (int, float)) else default
+
+
+def trainer_arguments(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a Trainer that a configuration holds."""
+    content = dict(config) if isinstance(config, Mapping) else read_config(Path(config))
+    where = "config" if isinstance(config, Mapping) else str(config)
+    values = content.get("trainer", {key: value for key, value in content.items() if key != "hps"})
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{where}: trainer must be a mapping of the Trainer's arguments, not {values!r}.")
+    arguments = dict(values)
+    if "hps" in content:
+        arguments.setdefault("hps_config", {"hps": content["hps"]})
+    for needed in ("hps_config", "model_path"):
+        if needed not in arguments:
+            raise ValueError(f"{where}: {needed} is missing.")
+    return arguments
 
 
 def native_settings(settings: Settings, hps: HyperParameters, *, validates: bool, seed: int) -> dict[str, Any]:

@@ -65,6 +65,10 @@ class StatusKeeper(TrainerCallback, ExportableState):
         self.num_checkpoints = 0
         self.is_epoch_end = self.is_last_step = self.is_finished = False
         self.first_step = 0
+        #: What the last evaluation of each validation set found, the loss as ``valid_loss``.
+        self.by_set: dict[str, dict[str, float]] = {}
+        #: Of several training data sets, the step at which each ends.
+        self.stage_ends: list[int] = []
         self._losses_before: list[float] = [0.0, 0]
         self._validated: dict[str, float] = {}
         self._sets_done: set[str] = set()
@@ -73,7 +77,7 @@ class StatusKeeper(TrainerCallback, ExportableState):
         if state.global_step == 0:
             self.status.clear()
             self.status.update(first_status())
-            self.num_checkpoints, self._losses_before = 0, [0.0, 0]
+            self.num_checkpoints, self._losses_before, self.by_set = 0, [0.0, 0], {}
         self._take_up()
         self.first_step, self.is_finished = state.global_step, False
         self._validated, self._sets_done = {}, set()
@@ -122,6 +126,7 @@ class StatusKeeper(TrainerCallback, ExportableState):
         self._note_training(kwargs)
 
     def _note(self, key: str, metric: str, value: float) -> None:
+        self.by_set.setdefault(key, {})["valid_loss" if metric == "loss" else metric] = value
         if metric == "loss":
             self._validated[key] = value
             return
@@ -153,7 +158,9 @@ class StatusKeeper(TrainerCallback, ExportableState):
         self.is_finished = True
 
     def state(self) -> dict[str, Any]:
-        attributes = {"num_checkpoints": self.num_checkpoints, "_losses_before": self._losses_before}
+        attributes: dict[str, Any] = {
+            name: getattr(self, name) for name in ("num_checkpoints", "_losses_before", "by_set")
+        }
         return {"args": {}, "attributes": {**attributes, "saved_status": self.status}}
 
     def _take_up(self) -> None:
@@ -195,7 +202,8 @@ class TrainingState:
 
     @property
     def additional_metrics(self) -> dict[str, Any]:
-        return self._keeper.status["additional_metrics"]
+        """By validation set (``"0"`` where there is one without a name) what was last measured, and ``valid_loss``."""
+        return self._keeper.by_set
 
     @property
     def best_train_loss(self) -> float | None:
@@ -208,6 +216,18 @@ class TrainingState:
     @property
     def is_last_training_batch(self) -> bool:
         return self._keeper.is_last_step
+
+    @property
+    def is_last_validation_batch(self) -> bool:
+        """Whether the batch of the running validation step is the last; False where nobody knows how many there are."""
+        adapter = self._native().adapter
+        return adapter.validation_batch_number == adapter.validation_batches
+
+    @property
+    def train_dataloader_idx(self) -> int:
+        """Which of several training data sets is trained on; how many there were, once the training has finished."""
+        ends = self._keeper.stage_ends
+        return sum(end <= self.global_step for end in ends) if ends else int(self.finished)
 
     @property
     def is_last_epoch(self) -> bool:
@@ -223,5 +243,6 @@ class TrainingState:
         return self._keeper.num_checkpoints
 
     @property
-    def patience_left(self) -> int | None:
+    def patience_left(self) -> dict[str, int]:
+        """By way of saving, how many more evaluations may bring nothing better; -1 without ``patience``."""
         return self._patience()

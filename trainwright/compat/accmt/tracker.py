@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,10 @@ def tracking_settings(settings: Settings, options: dict[str, Any]) -> dict[str, 
     server = None if place is None else server_address(place)
     if server is not None:
         _refuse_server(specs, server)
-    of_the_run = {"run_name": _run_name(options.get("run_name")), "tags": _tags(options.get("tags"))}
+    tags = options.get("tags")
+    of_the_run = {"run_name": _run_name(options.get("run_name")), "tags": _tags(tags)}
+    if isinstance(tags, Mapping) and any(_is_buildable(spec) and _takes(spec, "tags") for spec in specs):
+        rest["tags"] = dict(tags)
     if not specs:
         return {"report_to": "none", **of_the_run}
     try:
@@ -61,7 +65,7 @@ def _refuse_server(specs: list[Any], server: str) -> None:
     if not specs:
         raise ValueError(f"logging_dir={server!r} is the address of a server: name its tracker in log_with.")
     for spec in specs:
-        if not _is_buildable(spec) or "server" not in options_of(tracker_class(spec)):
+        if not _is_buildable(spec) or not _takes(spec, "server"):
             raise ValueError(
                 f"logging_dir={server!r} is the address of a server, and {tracker_name(spec)} has none; "
                 f"{', '.join(servers())} have. Give a folder as logging_dir, and the address to those that take it: "
@@ -75,11 +79,18 @@ def _run_name(given: object) -> str | None:
     return given
 
 
+def _takes(spec: Any, option: str) -> bool:
+    return option in options_of(tracker_class(spec))
+
+
 def _tags(given: object) -> list[str] | None:
+    """Words; of tags with values, for trackers that know only words, ``name:value``."""
+    if isinstance(given, Mapping) and all(isinstance(part, str) for item in given.items() for part in item):
+        return [f"{name}:{value}" for name, value in given.items()]
     if given is None or isinstance(given, str):
         return given if given is None else [given]
     if not isinstance(given, (list, tuple, set)) or not all(isinstance(tag, str) for tag in given):
-        raise ValueError(f"tags={given!r} must be a list of words.")
+        raise ValueError(f"tags={given!r} must be a list of words, or a dict of words.")
     return list(given)
 
 

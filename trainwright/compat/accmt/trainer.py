@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 from trainwright.callbacks.progress import PrinterCallback
 from trainwright.checkpoint.directory import list_checkpoints, newest_good
 from trainwright.compat.accmt.adapter import AcceleratedModule
+from trainwright.compat.accmt.artifacts import Artifacts
 from trainwright.compat.accmt.callbacks import CallbackEvents, EventsBridge
 from trainwright.compat.accmt.data import check_train_choices, data_choices, training_data, validation_data
+from trainwright.compat.accmt.debugging import debug_level, set_for_debugging
+from trainwright.compat.accmt.evaluation import EvaluationOptions, report
 from trainwright.compat.accmt.hyperparameters import HyperParameters, read_config
 from trainwright.compat.accmt.logs import InTheirWords, ValidationBatches
 from trainwright.compat.accmt.loop import Loop, prepared_teacher
 from trainwright.compat.accmt.metrics import metrics_by_set
-from trainwright.compat.accmt.modules import AcceleratorModule, attach_run, is_extended, registered_models
+from trainwright.compat.accmt.modules import AcceleratorModule, attach_run
 from trainwright.compat.accmt.monitor import Monitor
-from trainwright.compat.accmt.savings import keepers, saving_modes
-from trainwright.compat.accmt.settings import Settings, native_settings, split_more
+from trainwright.compat.accmt.run_of_module import RunOfModule, as_module
+from trainwright.compat.accmt.savings import Kept, Saving, keepers, registered_saving, saving_modes
+from trainwright.compat.accmt.settings import Settings, native_settings, split_more, trainer_arguments
 from trainwright.compat.accmt.status import StatusKeeper, TrainingState
 from trainwright.compat.accmt.strategies import launched
+from trainwright.compat.accmt.this_process import ThisProcess
 from trainwright.compat.accmt.tracker import tracking_settings
 from trainwright.config import TrainingArguments
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.core.results import TrainOutput
-from trainwright.training.keep_best import KeepBest
+from trainwright.data.curriculum import Curriculum
 
 logger = logging.getLogger("trainwright")
 
@@ -43,6 +49,7 @@ class Trainer:
     given beyond them is an argument of later versions (``patience``, ``metrics``, ``callbacks``, ``max_checkpoints``,
     ...) or goes to the tracker that takes it (``run_name``, ``tags``, ...).
 
+    >>> from torch import nn
     >>> from torch.nn import functional as F
     >>> class Line(AcceleratorModule):
     ...     def __init__(self):
@@ -102,16 +109,21 @@ class Trainer:
         self._settings = settings = Settings(**given, later=later)
         self.hps = HyperParameters.from_config(hps_config)
         saving_modes(model_saving)
+        tracking = tracking_settings(settings, self._tracker_options)
+        self._debug_level = debug_level()
+        set_for_debugging(settings, self._debug_level)
+        self._tracking: dict[str, Any] = {"report_to": "none"} if self._debug_level else tracking
         if needless and settings.verbose:
             _say_needless(needless)
         self._metrics = metrics_by_set(later.metrics)
         self._events = CallbackEvents(later.all_callbacks)
-        self._tracking = tracking_settings(settings, self._tracker_options)
         self._monitor = Monitor.of(monitor)
         self.model_path, self.checkpoint_path = settings.model_folder, settings.checkpoint_folder
         self.module: AcceleratorModule | None = None
         self._keeper = StatusKeeper()
-        self._kept: list[KeepBest] = []
+        self._kept: list[Kept] = []
+        self._registered: list[Saving] = []
+        self._artifacts = Artifacts()
         self._native: Loop | None = None
 
     @classmethod
@@ -141,27 +153,84 @@ class Trainer:
         with self._as_loud_as_asked():
             check_train_choices(self._settings, train)
             wanted = self._wanted_checkpoint()
-            native = self._prepared(module, val_dataset, wanted)
+            native = self._prepared(module, None if self._debug_level >= 5 else val_dataset, wanted)
+            train = native.in_own_batches(train, self._settings.later.batch_samplers[0])
+            if isinstance(train, Curriculum) and self.hps.max_steps is not None:
+                self._keeper.stage_ends = list(accumulate(stage.steps for stage in train.stages(self.hps.max_steps)))
             with prepared_teacher(module.teacher, native.args):
                 output = native.fit(train=train, resume_from_checkpoint=wanted)
             if wanted is not None and native.state.global_step == self._keeper.first_step:
                 logger.info("%s is finished already: nothing was left to train.", wanted)
         return output
 
+    def register_model_saving(
+        self, model_saving: str, saving_below: float | None = None, saving_above: float | None = None
+    ) -> None:
+        """Keep the best model by one more way: "best_accuracy", or "accuracy@first/valid_loss@second", ...
+
+        ``@`` names validation sets, and of several with ``/`` between them all must improve. Each has a folder of its
+        own in ``model_path``. They stand in place of the usual ``model_saving``; one that is given beside is kept too.
+        """
+        saving = registered_saving(model_saving, saving_below, saving_above)
+        self._registered = [*(one for one in self._registered if one.mode != saving.mode), saving]
+
+    def log_artifact(self, path: str | Path) -> None:
+        """Hand a file or a folder to the tracker; before ``fit``, as soon as it runs."""
+        self._artifacts.add(Path(path), self._native)
+
+    def log_artifacts(self, path: str | Path) -> None:
+        """Hand everything in a folder to the tracker."""
+        if not Path(path).is_dir():
+            raise ValueError(f"log_artifacts: there is no folder {path}.")
+        for each in sorted(Path(path).iterdir()):
+            self.log_artifact(each)
+
+    # ---- evaluation
+
     def evaluate(
-        self, module: AcceleratorModule | str | tuple[str, Any], dataset: Any, **kwargs: Any
+        self,
+        module: AcceleratorModule | str | tuple[str, Any],
+        dataset: Any,
+        eval_logic_fn_name: str = "test_step",
+        results_output: str | Path | None = "results.json",
+        verbose: bool = True,
+        module_hooks: bool = True,
+        **kwargs: Any,
     ) -> dict[str, float]:
-        """Loss and metrics of ``module`` over ``dataset``, by its ``test_step`` or else ``validation_step``."""
+        """Loss and metrics of ``module`` over ``dataset``, by its ``test_step`` or else ``validation_step``.
+
+        They are also written to ``results_output``, and printed. ``metrics``, ``batch_size``, ``num_workers``,
+        ``pin_memory``, ``collate_fn`` and ``compile`` may differ from the training's.
+        """
+        options = EvaluationOptions.taken_from(kwargs)
         module = as_module(module, kwargs)
-        with self._as_loud_as_asked():
+        # A copy: where the training stands is not touched.
+        other = copy.copy(self)
+        other._settings, other.hps = options.settings(self._settings), copy.copy(self.hps)
+        other.hps.batch_sizes = options.batch_sizes(self.hps.batch_sizes)
+        other._metrics = self._metrics if options.metrics is None else metrics_by_set(options.metrics)
+        with other._as_loud_as_asked():
             data, _ = validation_data(module, dataset)
             if data is None:
                 raise ValueError("evaluate needs data: pass a data set.")
-            native = self._prepared(module, None)
-            with prepared_teacher(module.teacher, native.args), native.told_of_evaluation():
-                found = native.test(data)
+            native = other._prepared(module, None, step=eval_logic_fn_name)
+            with prepared_teacher(module.teacher, native.args), native.told_of_evaluation(module_hooks):
+                found = native.test(native.in_own_batches(data, self._settings.later.batch_samplers[1]))
         words = self._words(list(data) if isinstance(data, Mapping) else None)
-        return words.results({f"eval_{name.removeprefix('test_')}": value for name, value in found.items()})
+        results = words.results({f"eval_{name.removeprefix('test_')}": value for name, value in found.items()})
+        if "test_loss" in found:
+            # Later versions give it under this name.
+            results["loss"] = found["test_loss"]
+        report(results, results_output, prints=verbose and self._settings.verbose)
+        return results
+
+    def evaluate_on_test(self, module: Any, dataset: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """:meth:`evaluate` by ``test_step``."""
+        return self.evaluate(module, dataset, "test_step", *args, **kwargs)
+
+    def evaluate_on_validation(self, module: Any, dataset: Any, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """:meth:`evaluate` by ``validation_step``."""
+        return self.evaluate(module, dataset, "validation_step", *args, **kwargs)
 
     @property
     def status_dict(self) -> dict[str, Any]:
@@ -179,14 +248,20 @@ class Trainer:
             raise ValueError("Trainer.log() works while fit() runs.")
         self._native.log({name: float(value) for name, value in values.items()})
 
-    def _patience_left(self) -> int | None:
-        left = [keeper.patience - keeper.times_worse for keeper in self._kept if keeper.patience is not None]
-        return min(left, default=None)
+    @property
+    def accelerator(self) -> Any:
+        """This process among the others, in Accelerate's names; during and after a training with all it offers."""
+        return ThisProcess() if self._native is None else self._native.accelerator
+
+    def _patience_left(self) -> dict[str, int]:
+        return {kept.mode: kept.patience_left for kept in self._kept}
 
     # ---- building
 
-    def _prepared(self, module: AcceleratorModule, val_dataset: object, checkpoint: str | None = None) -> Loop:
-        """The native Trainer for ``module``, ready to run."""
+    def _prepared(
+        self, module: AcceleratorModule, val_dataset: object, checkpoint: str | None = None, step: str | None = None
+    ) -> Loop:
+        """The native Trainer for ``module``, ready to train or, by the step of that name, to evaluate."""
         validation, keys = validation_data(module, val_dataset)
         sets = list(validation) if isinstance(validation, dict) else None
         self._keeper = keeper = StatusKeeper()
@@ -196,15 +271,8 @@ class Trainer:
             raise ValueError(
                 f"{type(module).__name__} has no validation_step: define it (or step), or fit without val_dataset."
             )
-        args = self._arguments(validates, checkpoint)
-        self._kept = keepers(
-            self._settings,
-            metrics=self._metrics,
-            sets=sets,
-            validates=validates,
-            notes=lambda: keeper.with_judged(self._kept),
-            model=lambda: module.model,
-        )
+        args = self._arguments(validates, checkpoint, module)
+        self._kept = [] if step is not None else self._ways_of_saving(module, sets, validates)
         batches = ValidationBatches(self._settings) if not self._settings.report_loss_after_eval else None
         adapter = AcceleratedModule(
             module,
@@ -214,11 +282,13 @@ class Trainer:
             events=self._events,
             clip=args.max_grad_norm,
             validation_batch=None if batches is None else batches.add,
+            test_step=step,
         )
         callbacks: list[Any] = [
             keeper,
             *self._kept,
             EventsBridge(self._events),
+            self._artifacts,
             self._monitor.native(),
             *([batches] if batches else []),
         ]
@@ -231,22 +301,50 @@ class Trainer:
             test_batch_size=self.hps.batch_sizes[2],
             keys=keys,
         )
-        native.eval_dataset = validation
+        native.eval_dataset = native.in_own_batches(validation, self._settings.later.batch_samplers[1])
+        self._artifacts.hand_over = native.log_artifact
         if batches is not None:
             batches.log = native.log
         if not self._settings.verbose:
             native.remove_callback(PrinterCallback)
         self._native = native
-        attach_run(module, RunOfModule(self, native, adapter))
+        run = RunOfModule(
+            native,
+            adapter,
+            status=keeper.status,
+            training_state=self.state,
+            log_every=self._settings.log_every,
+        )
+        attach_run(module, run)
         self._events.introduce(module, self, self.state)
         return native
+
+    def _ways_of_saving(self, module: AcceleratorModule, sets: list[str] | None, validates: bool) -> list[Kept]:
+        keeper = self._keeper
+        return keepers(
+            self._settings,
+            self._registered,
+            metrics=self._metrics,
+            sets=sets,
+            validates=validates,
+            notes=lambda: keeper.with_judged(self._kept),
+            model=lambda: module.model,
+        )
 
     def _words(self, sets: list[str] | None) -> InTheirWords:
         return InTheirWords(self._settings, sets)
 
-    def _arguments(self, validates: bool, checkpoint: str | None) -> TrainingArguments:
+    def _arguments(self, validates: bool, checkpoint: str | None, module: AcceleratorModule) -> TrainingArguments:
         seed = _seed_of(checkpoint)
         settings = native_settings(self._settings, self.hps, validates=validates, seed=seed)
+        if settings["gradient_checkpointing"] and not hasattr(module.model, "gradient_checkpointing_enable"):
+            settings["gradient_checkpointing"] = False
+            warnings.warn(
+                f"gradient_checkpointing=True does nothing: {type(module.model).__name__} has no "
+                "gradient_checkpointing_enable().",
+                TrainwrightWarning,
+                stacklevel=4,
+            )
         return TrainingArguments(**settings, **self._tracking, **launched())
 
     def _wanted_checkpoint(self) -> str | None:
@@ -281,71 +379,8 @@ class Trainer:
             logger.setLevel(level)
 
 
-class RunOfModule:
-    """What a module reaches of its training."""
-
-    def __init__(self, trainer: Trainer, native: Loop, adapter: AcceleratedModule) -> None:
-        self._native, self._adapter = native, adapter
-        self.accelerator = native.accelerator
-        self.status, self.training_state = trainer.status_dict, trainer.state
-        self.log_every = trainer._settings.log_every
-
-    @property
-    def device(self) -> torch.device:
-        return self._native.args.device
-
-    def log(self, values: Mapping[str, Any], *, instant: bool) -> None:
-        for name, value in values.items():
-            if not instant:
-                self._adapter.log(name, value)
-        if instant:
-            self._native.log({name: float(value) for name, value in values.items()})
-
-    def backward(self, loss: Tensor) -> None:
-        self._adapter.backward(loss)
-
-
-def as_module(module: Any, kwargs: dict[str, Any]) -> AcceleratorModule:
-    """``module``, or one around the transformers model that it names."""
-    if isinstance(module, str):
-        return AcceleratorModule.from_hf(module, **kwargs)
-    if isinstance(module, tuple) and len(module) == 2:
-        return AcceleratorModule.from_hf(module[0], module[1], **kwargs)
-    if not isinstance(module, AcceleratorModule):
-        raise ValueError(
-            f"fit takes an AcceleratorModule, the name of a transformers model, or (name, class), not a "
-            f"{type(module).__name__}."
-        )
-    if kwargs:
-        raise ValueError(f"{sorted(kwargs)} would go to from_pretrained, and the module is there already.")
-    if not isinstance(getattr(module, "model", None), nn.Module):
-        raise ValueError(f"{type(module).__name__} has no self.model: put the torch.nn.Module there in __init__.")
-    if registered_models(module) and not is_extended(module):
-        raise ValueError(
-            f"{type(module).__name__} registers further models, whose optimizers somebody must step: derive it from "
-            "ExtendedAcceleratorModule."
-        )
-    return module
-
-
-def trainer_arguments(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a Trainer that a configuration holds."""
-    content = dict(config) if isinstance(config, Mapping) else read_config(Path(config))
-    where = "config" if isinstance(config, Mapping) else str(config)
-    values = content.get("trainer", {key: value for key, value in content.items() if key != "hps"})
-    if not isinstance(values, Mapping):
-        raise ValueError(f"{where}: trainer must be a mapping of the Trainer's arguments, not {values!r}.")
-    arguments = dict(values)
-    if "hps" in content:
-        arguments.setdefault("hps_config", {"hps": content["hps"]})
-    for needed in ("hps_config", "model_path"):
-        if needed not in arguments:
-            raise ValueError(f"{where}: {needed} is missing.")
-    return arguments
-
-
 def _seed_of(checkpoint: str | None) -> int:
-    """The seed that the script has set, if any (torch begins every process with the same); a resumed run has its own.
+    """The seed that the script has set, or what torch drew for the first process; a resumed run has its own.
 
     ACCMT has no argument for it, so a resumed run cannot ask for another.
     """
@@ -353,7 +388,9 @@ def _seed_of(checkpoint: str | None) -> int:
         saved = read_config(Path(checkpoint) / "config.yaml").get("seed")
         if isinstance(saved, int):
             return saved
-    return torch.initial_seed() % 2**31
+    seed = torch.initial_seed() % 2**31
+    # Where none was set, torch has drawn another in every process, which would shuffle the data in another way.
+    return ThisProcess().gather_for_metrics([seed], use_gather_object=True)[0]
 
 
 def _say_needless(names: list[str]) -> None:
