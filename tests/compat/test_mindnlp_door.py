@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from trainwright import TrainingArguments
-from trainwright.compat.mindnlp.door import torch_dtype, with_torch_dtype
+from trainwright.compat.mindnlp_door import torch_dtype, with_torch_dtype
 
 
 def run(script: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -146,6 +146,12 @@ def in_torch_form(model: nn.Module, setup: Setup) -> Any:
             "The loss of a Cell is computed by MindSpore, where compute_loss and label_smoothing_factor cannot act: "
             "pass compute_loss_func=, a function of the Cell's outputs and the labels in MindSpore's operations."
         )
+    asked = [name for name in ("fp16", "bf16", "gradient_checkpointing") if getattr(setup.args, name)]
+    if asked:
+        raise ValueError(
+            f"{asked[0]}=True cannot act on a Cell, which MindSpore computes as it is written: call "
+            "cell.to_float(mindspore.float16) or cell.recompute() yourself, and leave it out."
+        )
     from trainwright.engines.mindspore.cells import CellModel, for_torch
 
     if setup.compute_loss_func is not None and not hasattr(setup.compute_loss_func, "for_cells"):

@@ -114,3 +114,10 @@ def test_losses_that_a_cell_would_not_see_are_refused(tmp_path: Path) -> None:
     args = arguments(tmp_path, "mindspore", label_smoothing_factor=0.1)
     with pytest.raises(ValueError, match="pass compute_loss_func="):
         Trainer(DenseCell(), args, train_dataset=rows(), compute_loss_func=loss_of)
+
+
+@pytest.mark.parametrize("name", ["fp16", "bf16", "gradient_checkpointing"])
+def test_what_a_cell_does_not_follow_is_refused(name: str, tmp_path: Path) -> None:
+    args = arguments(tmp_path, "mindspore", **dict[str, Any]({name: True}))
+    with pytest.raises(ValueError, match=f"{name}=True cannot act on a Cell"):
+        Trainer(DenseCell(), args, train_dataset=rows(), compute_loss_func=loss_of)

@@ -252,7 +252,11 @@ def test_probe_on_the_cpu() -> None:
     device = probe.device(use_cpu=False)
     assert device == torch.device("cpu")
     assert probe.n_gpu(use_cpu=False) == probe.device_count() == 0
-    assert not any((probe.supports_bf16(device), probe.supports_fp16(device), probe.supports_tf32(device)))
+    assert (probe.supports_bf16(device), probe.supports_fp16(device), probe.supports_tf32(device)) == (
+        True,
+        True,
+        False,
+    )
 
 
 @pytest.mark.parametrize("overload", [torch.ops.aten.log.default, torch.ops.aten._log_softmax.default])

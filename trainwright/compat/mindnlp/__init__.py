@@ -14,7 +14,7 @@ on current torch, and only gradients and updates are computed by MindSpore. :fun
 'torch'
 """
 
-from trainwright.compat.mindnlp.door import close, open_door
+from trainwright.compat.mindnlp_door import close, open_door
 
 __all__ = ["close", "open_door"]
 

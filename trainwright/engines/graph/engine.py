@@ -7,6 +7,7 @@ go on with the other.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -75,6 +76,7 @@ class GraphEngine(TorchEngine):
     def _in_precision(self, function: Loss) -> Loss:
         """``function`` in the run's precision: torch's own casts are captured with everything else."""
 
+        @functools.wraps(function)
         def run(model: nn.Module, given: Any) -> Any:
             # Not with its cache of cast weights, which would outlive the capture.
             with self.precision.autocast(cache_enabled=False):

@@ -27,7 +27,7 @@ def rounded_once(function: Callable[..., Any]) -> Callable[..., Any]:
         half = _common_half([*args, *kwargs.values()])
         if half is None or not computes_on_cpu():
             return function(*args, **kwargs)
-        wide = function(*map(_wide, args), **{name: _wide(value) for name, value in kwargs.items()})
+        wide = function(*(_wide(value, half) for value in args), **{n: _wide(v, half) for n, v in kwargs.items()})
         # Somebody who names a type gets it.
         return wide if kwargs.get("dtype") is not None else _narrow(wide, half)
 
@@ -45,10 +45,13 @@ def _common_half(values: list[Any]) -> torch.dtype | None:
     return halves.pop() if len(halves) == 1 and not wider else None
 
 
-def _wide(value: Any) -> Any:
+def _wide(value: Any, half: torch.dtype) -> Any:
     if isinstance(value, Array):
-        return cast(value, torch.float32) if torch_type(value) in _HALF else value
-    return type(value)(_wide(each) for each in value) if type(value) in (list, tuple) else value
+        if not torch_type(value).is_floating_point:
+            return value
+        # A single number of a wider type is rounded too: it, and its gradient.
+        return cast(cast(value, half), torch.float32)
+    return type(value)(_wide(each, half) for each in value) if type(value) in (list, tuple) else value
 
 
 def _narrow(value: Any, half: torch.dtype) -> Any:
