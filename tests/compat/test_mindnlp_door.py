@@ -101,6 +101,9 @@ for _ in range(2):
     assert helper.Trainer is trainwright.Trainer
     assert other_library.Theirs.__mro__[1].__module__ == "transformers.trainer"
     assert {each.__module__ for each in (*other_library.later(), other_library.Again)} == {"transformers.trainer"}
+    from unittest import mock
+    with mock.patch("transformers.Trainer", "mocked"):
+        assert sys.modules["transformers"].Trainer == "mocked"
     # As a package does that is imported anew, and replaces itself.
     for name in [name for name in sys.modules if name.partition(".")[0] == "transformers"]:
         del sys.modules[name]

@@ -111,6 +111,35 @@ def test_computing_again_changes_nothing(name: str, engine: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize("engine", OTHERS, indirect=True)
+def test_computing_again_in_half_precision(engine: str, tmp_path: Path) -> None:
+    model, data = MODELS["gpt2"]()
+    options: dict[str, Any] = {"learning_rate": 1e-3, "bf16": True, "max_steps": 3}
+    expected = train(tmp_path / "kept", engine, model, data, **options)
+    found = train(tmp_path / "again", engine, model, data, gradient_checkpointing=True, **options)
+    assert close(found.logged("loss"), expected.logged("loss"), 5e-3)
+
+
+class WithConstant(Dense):
+    """A tensor that is made in the forward pass, and a number that it counts up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        self.calls += 1
+        return super().forward(x * torch.tensor([1.0, 2.0, 3.0, 1.0, 2.0, 3.0]), labels)
+
+
+@pytest.mark.parametrize("engine", OTHERS, indirect=True)
+def test_constants_of_the_forward_pass(engine: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    expected = train(tmp_path / "torch", "torch", WithConstant())
+    found = train(tmp_path / "other", engine, WithConstant())
+    assert close(found.logged("loss"), expected.logged("loss"))
+    assert "The forward pass changes calls, which is no tensor" in caplog.text
+
+
+@pytest.mark.parametrize("engine", OTHERS, indirect=True)
 def test_a_model_without_a_list_of_layers_cannot_be_cut(engine: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"this model has no such list: set gradient_checkpointing=False"):
         train(tmp_path, engine, Dense(), gradient_checkpointing=True)

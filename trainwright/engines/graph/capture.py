@@ -58,12 +58,23 @@ class Captured:
         values: dict[Node, Any] = {}
         for nodes, argument in zip(self.places, arguments, strict=True):
             values.update(dict.fromkeys(nodes, argument))
-        for node in self.graph.nodes:
-            if node.op == "call_function" and node not in values:
-                args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
-                values[node] = self.result(node, operations, args, kwargs)
+        for node in self.steps():
+            args, kwargs = map_arg((node.args, node.kwargs), values.__getitem__)
+            values[node] = self.result(node, operations, args, kwargs)
         outputs = [values[out] for out in self.outputs if isinstance(out, Node)]
         return outputs, [values[node] for node in self.changes]
+
+    def steps(self) -> list[Node]:
+        """What has to be computed, in order: nodes that lead from the arguments to an output."""
+        needed: set[Node] = set()
+        given = {node for nodes in self.places for node in nodes}
+        waiting = [node for node in (*self.outputs, *self.changes) if isinstance(node, Node)]
+        while waiting:
+            node = waiting.pop()
+            if node not in needed and node not in given:
+                needed.add(node)
+                waiting += node.all_input_nodes
+        return [node for node in self.graph.nodes if node in needed]
 
     def rebuilt(self, outputs: Sequence[Any]) -> Any:
         """Flat outputs in the structure that the computation returned them in."""
@@ -85,11 +96,8 @@ class Captured:
     def missing(self, operations: Mapping[Any, Callable[..., Any]]) -> dict[str, list[str]]:
         """Operations that the table lacks, each with the layers that use it."""
         lacking: dict[str, list[str]] = {}
-        given = {node for nodes in self.places for node in nodes}
-        for node in self.graph.nodes:
-            if node.op in ("placeholder", "output") or node in given or node.target is operator.getitem:
-                continue
-            if node.target not in operations and node.target is not STOP:
+        for node in self.steps():
+            if node.target is not operator.getitem and node.target not in operations and node.target is not STOP:
                 layers = lacking.setdefault(str(node.target), [])
                 if (layer := layer_of(node)) not in layers:
                     layers.append(layer)

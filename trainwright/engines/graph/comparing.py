@@ -6,6 +6,7 @@ on tensors, weights that a forward pass rescales; and a decomposition of torch m
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+logger = logging.getLogger("trainwright")
 #: Frameworks round differently, and a rare value falls on the other side of a threshold; what was lost is no rounding.
 _SHARE, _SHARE_IN_HALVES = 0.02, 0.2
 #: A gradient that is nothing but rounding (of a bias before a softmax) is not compared with itself.
@@ -51,6 +53,7 @@ class Comparison:
         if not self._is_on or gradients in self._done:
             return None
         self._done.add(gradients)
+        numbers = _numbers_of(model)
         versions = {name: parameter._version for name, parameter in model.named_parameters()}
         kept = {name: buffer.clone() for name, buffer in model.named_buffers()}
         given = pytree.tree_map_only(Tensor, torch.clone, given)
@@ -68,6 +71,12 @@ class Comparison:
             with torch.no_grad():
                 for name, buffer in kept.items():
                     model.get_buffer(name).copy_(buffer)
+        if moved := [name for name, value in _numbers_of(model).items() if numbers.get(name, value) != value]:
+            logger.warning(
+                "The forward pass changes %s, which is no tensor: on engine=%r it keeps the value of the first batch.",
+                ", ".join(moved[:3]),
+                self._engine,
+            )
         for name, parameter in model.named_parameters():
             if parameter._version != versions[name]:
                 self._refuse(f"the forward pass writes to the weight {name}")
@@ -105,6 +114,16 @@ class Comparison:
             "embedding), random numbers that are drawn and not used. Train with engine='torch', or set "
             "engine_check=False if that is what you want."
         )
+
+
+def _numbers_of(model: nn.Module) -> dict[str, Any]:
+    """Plain numbers and words that modules keep, by where they are."""
+    return {
+        f"{path}.{name}".strip("."): value
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if isinstance(value, bool | int | float | str)
+    }
 
 
 def _gradients(loss: Tensor, model: nn.Module) -> dict[str, Tensor]:

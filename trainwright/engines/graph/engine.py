@@ -7,7 +7,6 @@ go on with the other.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -50,8 +49,7 @@ class GraphEngine(TorchEngine):
     ) -> None:
         super().__init__(training_step=_not_by_torch, **options)
         self.framework = framework
-        self._loss = self._in_precision(loss)
-        self._call = self._in_precision(call)
+        self._loss = loss
         self._prepare = prepare
         self._wants_count = wants_count
         self._mirror = Mirror(framework)
@@ -73,16 +71,15 @@ class GraphEngine(TorchEngine):
         self._comparison.renew()
         self._gradients = {}
 
-    def _in_precision(self, function: Loss) -> Loss:
-        """``function`` in the run's precision: torch's own casts are captured with everything else."""
-
-        @functools.wraps(function)
-        def run(model: nn.Module, given: Any) -> Any:
-            # Not with its cache of cast weights, which would outlive the capture.
-            with self.precision.autocast(cache_enabled=False):
-                return function(model, given)
-
-        return run
+    def _found(
+        self, function: Loss, model: nn.Module, given: Any, *, gradients: bool
+    ) -> tuple[Program, Expected | None]:
+        """The program of ``function(model, given)`` in the run's precision, and what torch makes of the first batch."""
+        # torch's own casts are captured with everything else; its cache of cast weights would outlive the capture.
+        with self.precision.autocast(cache_enabled=False):
+            program = self._programs.find(model, function, given, gradients=gradients)
+            self._mirror.take_weights(model)
+            return program, self._by_torch(program, model, function, given, gradients=gradients)
 
     # ---- one optimizer step
 
@@ -97,9 +94,7 @@ class GraphEngine(TorchEngine):
         model = unwrap(self.model)
         targets = torch.tensor(int(portion.targets)) if self._wants_count() and portion.targets is not None else None
         given = padded(as_plain(self._prepare(batch)), getattr(model, "config", None)), targets
-        program = self._programs.find(model, self._loss, given, gradients=True)
-        self._mirror.take_weights(model)
-        expected = self._by_torch(program, model, self._loss, given, gradients=True)
+        program, expected = self._found(self._loss, model, given, gradients=True)
         results = self._run(program, model, given, weight * self._loss_scale)
         if expected is not None:
             self._compare(expected, program, model, results, weight * self._loss_scale)
@@ -254,9 +249,7 @@ class GraphEngine(TorchEngine):
     def _evaluate(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         model = unwrap(model)
         longer = self._lengths.padded(model, kwargs)
-        program = self._programs.find(model, self._call, (args, longer), gradients=False)
-        self._mirror.take_weights(model)
-        expected = self._by_torch(program, model, self._call, (args, longer), gradients=False)
+        program, expected = self._found(call, model, (args, longer), gradients=False)
         results = self._run(program, model, (args, longer), None)
         if expected is not None:
             self._compare(expected, program, model, results, None)

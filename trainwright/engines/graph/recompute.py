@@ -162,14 +162,11 @@ def cut(captured: Captured) -> list[Piece]:
         for other in others:
             # A tied weight is one argument, whichever of its names a layer uses.
             other.replace_all_uses_with(first)
-    arguments = {node for nodes in captured.places for node in nodes}
     learning = _learning(captured)
     runs: list[list[Node]] = []
     place_of: dict[Node, int] = {}
     layer: str | None = None
-    for node in captured.graph.nodes:
-        if node.op != "call_function" or node in arguments:
-            continue
+    for node in captured.steps():
         if node.target is operator.getitem:
             # Several results of one operation do not cross a cut as one.
             place_of[node] = place_of[node.args[0]]

@@ -292,7 +292,7 @@ def capture_cell(
     def capture(model: CellModel, function: Callable[..., Any], given: Any) -> CellComputation:
         cell = model.cell
         refuse_unreadable(cell)
-        forward_only = inspect.unwrap(function) is call
+        forward_only = function is call
 
         def compute(arrays: Any) -> Any:
             first, second = arrays
