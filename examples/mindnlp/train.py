@@ -1,4 +1,4 @@
-"""MindNLP's complete example, on MindSpore through trainwright; one import line differs.
+"""MindNLP's complete example, on MindSpore through trainwright; two import lines differ.
 
 python examples/mindnlp/prepare.py runs/reviews
 python examples/mindnlp/train.py runs/reviews
@@ -10,15 +10,10 @@ from pathlib import Path
 import evaluate
 import numpy as np
 from datasets import load_dataset
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import trainwright.compat.mindnlp  # noqa: F401 - was: import mindnlp
-
-from transformers import (  # isort: skip
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    Trainer,
-    TrainingArguments,
-)
+from trainwright import Trainer, TrainingArguments  # was: from transformers import Trainer, TrainingArguments
 
 folder = Path(sys.argv[1])
 

@@ -56,6 +56,7 @@ ALLOWED = {
     # Python keeps no other record of who wrote a class.
     "config/origin.py:library_of": "the one place for it",
     "config/origin.py:library_running": "the same for a frame",
+    "config/origin.py:is_users_own": "Python's name of the script that runs",
     # A definition that is run again, in a notebook say, is another object with the same name.
     "config/registry.py:_origin": "the same definition, or another one of that name",
     # The user, or the model's author, says which classes are meant, by their names.
