@@ -169,7 +169,7 @@ def cut(captured: Captured) -> list[Piece]:
     for node in captured.steps():
         if node.target is operator.getitem:
             # Several results of one operation do not cross a cut as one.
-            place_of[node] = place_of[node.args[0]]
+            place_of[node] = place_of[node.all_input_nodes[0]]
             runs[place_of[node]].append(node)
             continue
         its_layer = _layer_in_a_list(node)
