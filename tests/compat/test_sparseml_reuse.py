@@ -1,4 +1,4 @@
-"""Modifiers of SparseML's classes that are changed after a manager was made of them, or put into a second one."""
+"""What a manager is made of: modifiers that are changed later, or are in a second one, and what is no modifier."""
 
 from __future__ import annotations
 
@@ -134,3 +134,22 @@ def test_what_cannot_be_made_anew_is_refused_in_a_second_manager(make: Any) -> N
     train(ScheduledModifierManager([modifier]), Plain())
     with pytest.raises(ValueError, match="is in another manager: make a new one"):
         train(ScheduledModifierManager([modifier]), Plain())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([1], r"1 is no modifier: pass objects such as EpochRangeModifier\(0.0, 3.0\)"),
+        (["!EpochRangeModifier {end_epoch: 1}"], r"text goes to from_yaml\(\)"),
+        (
+            [EpochRangeModifier],
+            r"EpochRangeModifier is a class, and a modifier is wanted: EpochRangeModifier\(\.\.\.\)",
+        ),
+        ([NativePruning], "MagnitudePruningModifier is a class"),
+        ({"stage": [None]}, "None is no modifier"),
+        ({"stage": 1}, "Each stage is a list of modifiers, not 1"),
+    ],
+)
+def test_what_is_no_modifier_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ScheduledModifierManager(given)

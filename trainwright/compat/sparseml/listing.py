@@ -181,6 +181,8 @@ def _without_metadata(recipe: Recipe) -> Recipe:
 
 
 def _objects(modifiers: Iterable[Any]) -> list[Any]:
+    if not isinstance(modifiers, (list, tuple)):
+        raise ValueError(f"Each stage is a list of modifiers, not {modifiers!r}: put it into [].")
     return [object_for(modifier) for modifier in modifiers]
 
 

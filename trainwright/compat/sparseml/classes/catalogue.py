@@ -44,6 +44,12 @@ def object_for(modifier: Any) -> Any:
         return modifier
     if isinstance(modifier, FromPython):
         return modifier.written
+    if isinstance(modifier, type):
+        raise ValueError(f"{modifier.__name__} is a class, and a modifier is wanted: {modifier.__name__}(...).")
+    if not isinstance(modifier, NativeModifier):
+        raise ValueError(
+            f"{modifier!r} is no modifier: pass objects such as EpochRangeModifier(0.0, 3.0); text goes to from_yaml()."
+        )
     spec = modifier.written_as
     arguments: Mapping[str, Any] | None = None if spec is None else spec.arguments
     kind = type(modifier).__name__ if spec is None else spec.kind
