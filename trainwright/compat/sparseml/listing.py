@@ -144,8 +144,10 @@ class BaseManager(BaseObject):
         return {stage.name: stage.metadata for stage in stages} if self._recipe.is_staged else self._recipe.metadata
 
     def written(self) -> Recipe:
-        """As a recipe; from its own text where it was made of modifiers."""
-        return read_recipe(str(self)) if self._recipe is None else self._recipe
+        """As a recipe; from its own text where it was made of modifiers, or one of them was changed."""
+        if self._recipe is None or any(getattr(modifier, "is_changed", False) for modifier in self):
+            return read_recipe(str(self))
+        return self._recipe
 
     def to_string_lines(self, include_metadata: bool = True) -> list[str]:
         """The recipe with every variable evaluated, line by line."""
@@ -179,6 +181,8 @@ def _without_metadata(recipe: Recipe) -> Recipe:
 
 
 def _objects(modifiers: Iterable[Any]) -> list[Any]:
+    if not isinstance(modifiers, (list, tuple)):
+        raise ValueError(f"Each stage is a list of modifiers, not {modifiers!r}: put it into [].")
     return [object_for(modifier) for modifier in modifiers]
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainwright.compat.sparseml.classes.acting import FromPython
-from trainwright.compat.sparseml.classes.catalogue import native_for
+from trainwright.compat.sparseml.classes.catalogue import native_for, native_to_train, rate_setters
 from trainwright.compat.sparseml.classes.lifecycle import Modifier
 from trainwright.compat.sparseml.classes.shipped import types_of
 from trainwright.compat.sparseml.grad_sampler import calibration_of, gradients_from
@@ -64,8 +64,10 @@ class ScheduledModifierManager(BaseManager, Modifier):
         recipe: Recipe | None = None,
     ) -> None:
         super().__init__(modifiers, metadata, recipe=recipe)
-        #: What does the work, in the order in which it acts.
-        self._acting: list[NativeModifier] = in_order([native_for(modifier) for modifier in self])
+        #: What does the work, in the order in which it acts; settings may change until there is a model.
+        self._in_use: list[NativeModifier] | None = None
+        # What is no modifier is refused at once.
+        _ = self._acting
         self._is_overridden = overrides(type(self), ScheduledModifierManager)
         self._model: nn.Module | None = None
         self._epoch, self._logged_at = 0.0, -1.0
@@ -111,6 +113,20 @@ class ScheduledModifierManager(BaseManager, Modifier):
             manager.save(save_path)
         return manager
 
+    @property
+    def _acting(self) -> list[NativeModifier]:
+        return in_order([native_for(modifier) for modifier in self]) if self._in_use is None else self._in_use
+
+    def _hold(self) -> list[NativeModifier]:
+        """The same from now on: they get to know a model."""
+        if self._in_use is None:
+            self._in_use = in_order([native_to_train(modifier) for modifier in self])
+        return self._in_use
+
+    def rate_setters(self) -> list[NativeModifier]:
+        """Those that set the learning rate now."""
+        return rate_setters(self._acting)
+
     # ---- in a loop
 
     def initialize(
@@ -125,11 +141,12 @@ class ScheduledModifierManager(BaseManager, Modifier):
     ) -> None:
         """Say what there is to work with; :meth:`modify` does this too."""
         _refuse_unknown(kwargs)
+        acting = self._hold()
         super().initialize(module, epoch, loggers)
         self._model, self._epoch = module, epoch
         self._gradients = gradients_from(module, grad_sampler)
         self._engage(module, distillation_teacher)
-        for modifier in self._acting:
+        for modifier in acting:
             if isinstance(modifier, FromPython):
                 teacher = {} if distillation_teacher is _NOT_GIVEN else {"distillation_teacher": distillation_teacher}
                 modifier.options = {"loggers": loggers, "grad_sampler": grad_sampler, **teacher}
@@ -301,7 +318,7 @@ class ScheduledModifierManager(BaseManager, Modifier):
         _refuse_unknown({name: value for name, value in kwargs.items() if name != "distillation_teacher"})
         apply_modifiers(
             _bare(module, True),
-            self._acting,
+            self._hold(),
             gradients=gradients_from(module, grad_sampler),
             calibrate=calibration_dataloader,
             run=calibration_of(module, calibration_dataloader, calibration_function),
@@ -319,7 +336,7 @@ class ScheduledModifierManager(BaseManager, Modifier):
         module = _bare(module, True)
         site = Site(module, None, 1.0)
         states = self._waiting or {}
-        for key, modifier in numbered(self._acting).items():
+        for key, modifier in numbered(self._hold()).items():
             if SparsificationTypes.structured not in types_of(modifier):
                 continue
             modifier.prepare_model(module)

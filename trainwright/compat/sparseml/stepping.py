@@ -59,9 +59,7 @@ class _Stepping:
         self._note_rates()
 
     def _note_rates(self) -> None:
-        setters = [
-            modifier for modifier in self._manager.learning_rate_modifiers if getattr(modifier, "is_active", False)
-        ]
+        setters = self._manager.rate_setters()
         groups = [g for m in setters for g in chosen_groups(self._drive.site, getattr(m, "param_groups", None))]
         self._rates = tuple((group, float(group["lr"])) for group in groups)
 

@@ -8,7 +8,7 @@ from typing import Any
 from trainwright.compat.sparseml.classes.acting import FromPython, acting
 from trainwright.compat.sparseml.classes.bases import BaseObject
 from trainwright.compat.sparseml.classes.lifecycle import Modifier
-from trainwright.compat.sparseml.classes.shipped import Shipped
+from trainwright.compat.sparseml.classes.shipped import Shipped, hold, is_held
 from trainwright.compat.sparseml.pytorch.sparsification import distillation, modifier_thinning, pruning, training
 from trainwright.compat.sparseml.pytorch.sparsification.quantization import legacy_modifier_quantization as older
 from trainwright.compat.sparseml.pytorch.sparsification.quantization import modifier_quantization as newer
@@ -44,6 +44,12 @@ def object_for(modifier: Any) -> Any:
         return modifier
     if isinstance(modifier, FromPython):
         return modifier.written
+    if isinstance(modifier, type):
+        raise ValueError(f"{modifier.__name__} is a class, and a modifier is wanted: {modifier.__name__}(...).")
+    if not isinstance(modifier, NativeModifier):
+        raise ValueError(
+            f"{modifier!r} is no modifier: pass objects such as EpochRangeModifier(0.0, 3.0); text goes to from_yaml()."
+        )
     spec = modifier.written_as
     arguments: Mapping[str, Any] | None = None if spec is None else spec.arguments
     kind = type(modifier).__name__ if spec is None else spec.kind
@@ -61,6 +67,27 @@ def native_for(modifier: Any) -> NativeModifier:
     if isinstance(modifier, Modifier):
         return acting(modifier)
     raise ValueError(f"{modifier!r} is no modifier: derive its class from ScheduledModifier.")
+
+
+def native_to_train(modifier: Any) -> NativeModifier:
+    """The same for one manager alone: it was in no other, or is made anew from its settings."""
+    if isinstance(modifier, Shipped) and not _is_extended(type(modifier)):
+        if is_held(modifier.native):
+            modifier.renew()
+        hold(modifier.native)
+        return modifier.native
+    if is_held(modifier):
+        # What somebody's own class remembers of the other training is not known here.
+        raise ValueError(f"This {type(modifier).__name__} is in another manager: make a new one for this.")
+    found = native_for(modifier)
+    hold(modifier)
+    return found
+
+
+def rate_setters(modifiers: list[NativeModifier]) -> list[NativeModifier]:
+    """Those that set the learning rate now."""
+    inner = [m.written.native if isinstance(m, FromPython) and isinstance(m.written, Shipped) else m for m in modifiers]
+    return [m for m in inner if m.sets_learning_rate and m.is_active]
 
 
 def _is_extended(cls: type[Shipped]) -> bool:

@@ -32,7 +32,8 @@ class ModifierProp(BaseProp):
     """Like ``property``; those that are ``serializable`` are written into recipes.
 
     ``restrictions`` are attributes of the object that forbid a change while they are true: by default it cannot be
-    set once the modifier was initialized. A value that equals ``no_serialize_val`` is not written.
+    set once the modifier, or the manager that it is in, was initialized. A value that equals ``no_serialize_val`` is
+    not written.
 
     >>> class Half:
     ...     _initialized = False
@@ -65,7 +66,7 @@ class ModifierProp(BaseProp):
         self._func_get, self._func_set = func_get, func_set
         self.serializable, self.no_serialize_val = serializable, no_serialize_val
         self.restrictions = [
-            *(["_initialized"] if restrict_initialized else []),
+            *(["_initialized", "_is_held"] if restrict_initialized else []),
             *(["_enabled"] if restrict_enabled else []),
             *(restrict_extras or []),
         ]

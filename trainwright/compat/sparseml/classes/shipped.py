@@ -64,6 +64,8 @@ class Shipped(ScheduledModifier):
     kind = ""
     #: Arguments that are only there to be refused, and not written.
     unwritten: tuple[str, ...] = ()
+    #: Whether an argument is another than it was made with.
+    is_changed = False
     _parameters: Mapping[str, inspect.Parameter] = {}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -112,6 +114,19 @@ class Shipped(ScheduledModifier):
         self._site: Site | None = None
         self._is_ready = True
 
+    # ---- under a manager
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether a manager trains with it: another value would be written, and not act."""
+        return is_held(self.native)
+
+    def renew(self) -> None:
+        """Another modifier with the same settings, for what was in a training does not begin again."""
+        if self.native.written_as is None:
+            raise ValueError(f"This {type(self.native).__name__} is in another manager: make a new one for this.")
+        self.__dict__["native"] = build_modifier(self.native.written_as)
+
     # ---- arguments
 
     @classmethod
@@ -133,7 +148,7 @@ class Shipped(ScheduledModifier):
         """Another value for an argument; what does not fit is refused as in the constructor."""
         said = {**self._said, name: value}
         self.__dict__["native"] = self._build(said)
-        self._said = said
+        self._said, self.is_changed = said, True
 
     def validate_schedule(self) -> None:
         super().validate_schedule()
@@ -150,9 +165,11 @@ class Shipped(ScheduledModifier):
         taken = {name: value for name, value in schedule.items() if name in arguments_of(self._native_class())}
         said = {**self._said, **{name: value for name, value in taken.items() if value != -1 or name in self._said}}
         self.__dict__["native"] = self._build(said)
-        self._said = said
+        self._said, self.is_changed = said, True
 
     def advance_epochs(self, ref_start_epoch: float | None = None) -> None:
+        if self._is_held and ref_start_epoch is not None:
+            raise AttributeError(f"{type(self).__name__} cannot be moved any more: the modifier is in use.")
         super().advance_epochs(ref_start_epoch)
         moved = [name for name in ("update_epochs",) if self._said.get(name)]
         for name in moved if ref_start_epoch is not None else []:
@@ -273,6 +290,16 @@ class Shipped(ScheduledModifier):
 
     def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True) -> None:
         self.native.load_state_dict(state_dict)
+
+
+def hold(one: object) -> None:
+    """Note that a manager trains with it."""
+    vars(one)["is_held"] = True
+
+
+def is_held(one: object) -> bool:
+    """Whether one does."""
+    return vars(one).get("is_held", False)
 
 
 def types_of(native: NativeModifier) -> list[SparsificationTypes]:
