@@ -16,7 +16,7 @@ from trainwright.compat.pymarlin.core.bridge import Bridge, compare_epochs, exac
 from trainwright.compat.pymarlin.core.loaders import Loaders
 from trainwright.compat.pymarlin.core.module_interface import ModuleInterface
 from trainwright.compat.pymarlin.core.own_loop import OwnLoop
-from trainwright.compat.pymarlin.core.plain_module import as_module
+from trainwright.compat.pymarlin.core.plain_module import as_module, refuse_weights_not_held
 from trainwright.compat.pymarlin.core.trainer_arguments import (
     TrainerArguments,
     batch_sizes,
@@ -29,6 +29,7 @@ from trainwright.compat.pymarlin.core.trainer_backend import (
     description_in,
     native_name,
     refuse_wrapping_alone,
+    tell_samplers,
 )
 from trainwright.compat.pymarlin.utils import stats
 from trainwright.compat.pymarlin.utils.checkpointer.checkpoint_utils import (
@@ -277,18 +278,17 @@ class Trainer(AbstractTrainer):
             )
 
     def _tell_backend(self) -> None:
-        """Give the description what its samplers need."""
         self._seed = torch.initial_seed() % 2**31
-        self._counts = counts = description_in(self.trainer_backend)
-        if counts is None and self.is_distributed:
+        self._counts = description_in(self.trainer_backend)
+        if self._counts is None and self.is_distributed:
             refuse_wrapping_alone(self.trainer_backend)
-        if counts is not None:
-            counts.seed, counts.share = self._seed, self._sizes.per_process
-            counts.rank, counts.world_size = self._ranks.global_rank, self._ranks.world_size
+        tell_samplers(self.trainer_backend, self._seed, self._sizes.per_process, self._ranks)
 
     def _new_tools(self, epochs: int) -> tuple[list[Any], list[Any]]:
         optimizers, schedulers = self.module.get_optimizers_schedulers(self.estimated_global_steps_per_epoch, epochs)
-        return list(optimizers), list(schedulers or [])
+        optimizers = list(optimizers)
+        refuse_weights_not_held(self.module, optimizers, natively=self._counts is not None)
+        return optimizers, list(schedulers or [])
 
     def _new_stats(self) -> BasicStats:
         names = self.args.writers if self.is_main_process else []

@@ -340,6 +340,15 @@ def _has_own_loop(backend: TrainerBackend) -> bool:
     )
 
 
+def tell_samplers(backend: TrainerBackend, seed: int, share: int, ranks: DistributedTrainingArguments) -> None:
+    """Give ``SingleProcess``, however decorated and whoever's loop it has, what its samplers need."""
+    while isinstance(backend, AbstractTrainerBackendDecorator):
+        backend = backend.trainer_backend
+    if isinstance(backend, SingleProcess):
+        backend.seed, backend.share = seed, share
+        backend.rank, backend.world_size = ranks.global_rank, ranks.world_size
+
+
 def refuse_wrapping_alone(backend: TrainerBackend) -> None:
     """Around a loop of the user's own, several processes would each train a model of their own."""
     if type(backend) is DDPTrainerBackend:
