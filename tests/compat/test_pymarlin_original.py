@@ -382,8 +382,8 @@ def test_a_backend_trains_a_loader(kind: Any) -> None:
     backend, _ = backend_of(kind, model, gradient_accumulation=2, clip_grads=False)
     batches = [torch.full((2,), float(number)) for number in (2, 4, 6)]
     loss, seen = backend.train_dl(batches, callback)
-    # 3 - (2 + 4) / 2 - 6 / 2: the incomplete step at the end is taken too.
-    assert model.x.item() == -3.0
+    # 3 - (2 + 4) / 2 - 6: the incomplete step at the end is taken too, with its whole weight.
+    assert model.x.item() == -6.0
     assert seen.tolist() == [2, 2, 4, 4, 6, 6]
     assert loss.shape == (3,)
     assert [call.args[0] for call in callback.on_end_train_step.call_args_list] == [1, 2]
@@ -395,7 +395,7 @@ def test_a_backend_trains_a_loader(kind: Any) -> None:
     backend.args.max_train_steps_per_epoch = 1
     backend.args.clip_grads, backend.args.max_grad_norm = True, 0.5
     backend.train_dl(batches, callback)
-    assert model.x.item() == pytest.approx(-3.5)
+    assert model.x.item() == pytest.approx(-6.5)
 
 
 @pytest.mark.slow
