@@ -34,6 +34,7 @@ from trainwright.compat.pymarlin import (
 from trainwright.compat.pymarlin.core import trainer
 from trainwright.compat.pymarlin.core.trainer_backend import TrainerBackendArguments, build_trainer_backend
 from trainwright.compat.pymarlin.utils import stats as statistics
+from trainwright.compat.pymarlin.utils.checkpointer.checkpoint_utils import BestCheckpointer, BestCheckpointerArguments
 from trainwright.compat.pymarlin.utils.differential_privacy import DifferentialPrivacyArguments
 from trainwright.compat.pymarlin.utils.distributed import DistributedPreprocessArguments, SequentialDistributedSampler
 from trainwright.compat.pymarlin.utils.fabrics import is_azureml_mpirun
@@ -231,6 +232,68 @@ def test_a_checkpoint_of_pymarlin_goes_on(ending: str, tmp_path: Path, caplog: p
     assert run.optimizers[0].state_dict()["state"][0]["step"] == 1 + 4
     assert run.global_steps_finished == 12
     assert (folder / "model_2.safetensors").exists()
+
+
+def test_the_best_checkpointer_goes_on_from_them_too(tmp_path: Path) -> None:
+    def load(**more: Any) -> BestCheckpointer:
+        settings = BestCheckpointerArguments(
+            checkpoint=False, load_dir=str(tmp_path), metric_name="error", init_metric_val=9.0, **more
+        )
+        return BestCheckpointer(settings)
+
+    def save(name: str, epoch: int) -> None:
+        torch.save({"module_interface_state": {"error": 1.0 + epoch}, "trainer_state": {"last_epoch": epoch}}, name)
+
+    save(str(tmp_path / "model_3.pt"), 3)
+    assert (load().load().trainer_state, load().best_metric) == ({"last_epoch": 3}, 9.0)
+    assert build(Images(), tmp_path / "run", load_only(load(), drop="module_interface_state")).last_epoch == 3
+    save(str(tmp_path / "model_best_checkpoint.pt"), 1)
+    save(str(tmp_path / "model_latest_checkpoint.pt"), 4)
+    checkpointer = load()
+    assert (checkpointer.load().trainer_state, checkpointer.best_metric) == ({"last_epoch": 4}, 2.0)
+    assert load(load_best=True).load().trainer_state == {"last_epoch": 1}
+
+
+def load_only(checkpointer: Any, drop: str) -> Any:
+    """The checkpointer, with a part left out of what it loads."""
+    real = checkpointer.load
+
+    def load() -> Checkpoint:
+        found = real()
+        setattr(found, drop, None)
+        return found
+
+    checkpointer.load = load
+    return checkpointer
+
+
+@pytest.mark.parametrize(
+    ("contents", "words"),
+    [
+        ({}, "it is empty, module_interface_state"),
+        ({"trainer_state": None}, "it is empty"),
+        ({"trainer_state": [1]}, "trainer_state is a list"),
+        ({"trainer_state": {"epoch": 1}}, "trainer_state has no last_epoch"),
+        ({"trainer_state": {"last_epoch": "1"}}, "trainer_state has no last_epoch"),
+        ({"trainer_state": {"last_epoch": 1, "optimizers": {}}}, "optimizers of trainer_state is a dict"),
+        (
+            {"trainer_state": {"last_epoch": 1, "optimizers": [{"a": 1}]}},
+            r"optimizers\[0\].* has no state, param_groups",
+        ),
+        ({"trainer_state": {"last_epoch": 1, "schedulers": [3]}}, r"schedulers\[0\] of trainer_state is a int"),
+        (
+            {"trainer_state": {"last_epoch": 1, "optimizers": [{"state": {}, "param_groups": [{}]}]}},
+            "param_groups without params",
+        ),
+        ({"trainer_backend_state": {"batches_completed": 1}}, "trainer_backend_state has no global_step_completed"),
+    ],
+)
+@pytest.mark.parametrize("kind", [DefaultCheckpointer, BestCheckpointer])
+def test_what_is_missing_in_a_file_is_named(contents: Any, words: str, kind: Any, tmp_path: Path) -> None:
+    torch.save(contents, tmp_path / "model_7.pt")
+    settings = BestCheckpointerArguments(checkpoint=False, load_dir=str(tmp_path))
+    with pytest.raises(ValueError, match=rf"model_7\.pt: .*cannot be gone on from: .*{words}.*load_dir=None"):
+        build(Images(), tmp_path, kind(settings))
 
 
 def test_what_a_pickle_would_run_is_not_run(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from trainwright.compat.pymarlin.core.batch_loop import PARTS_OF_A_LOOP, BatchLoop
 from trainwright.compat.pymarlin.core.module_interface import Stage
 from trainwright.compat.pymarlin.core.outputs import OutputCollector
+from trainwright.compat.pymarlin.utils.checkpointer.contents import check_counts
 from trainwright.compat.pymarlin.utils.differential_privacy import (
     DifferentialPrivacyArguments,
     NoDPWrap,
@@ -142,6 +143,7 @@ class SingleProcess(BatchLoop, TrainerBackend):
 
     def update_state(self, state: dict[str, Any] | None) -> None:
         if state:
+            check_counts(state)
             self.global_step_completed = state["global_step_completed"]
             self.batches_completed = state["batches_completed"]
 
