@@ -87,6 +87,44 @@ def test_each_machine_does_its_part_and_tasks_may_return_nothing() -> None:
     assert Silent().multi_process_data([1, 2]) == [None, None]
 
 
+@pytest.mark.parametrize("files", [[2], [2, 4]])
+def test_a_machine_without_files_has_nothing_to_do(files: list[int]) -> None:
+    shares = []
+    for machine in range(3):
+        processor = Halves()
+        processor.distrib_args = DistributedPreprocessArguments(node_count=3, node_rank=machine)
+        shares.append(processor.multi_process_data(files, [2]))
+        assert processor.looked == 1
+    assert shares == [*([file / 2] for file in files), *([] for _ in range(3 - len(files)))]
+
+
+@pytest.mark.parametrize("result", [0, False, 3, None])
+def test_results_that_cannot_be_joined_are_returned(result: Any) -> None:
+    class Counting(Halves):
+        def process(self, numbers: Any, divisor: int = 2) -> Any:
+            return result
+
+    assert Counting().multi_process_data([1, 2]) == [result, result]
+
+
+def test_datasets_are_joined() -> None:
+    class Rows:
+        def __getitem__(self, place: int) -> int:
+            return [7, 8][place]
+
+    class Loading(Halves):
+        def process(self, numbers: Any, divisor: int = 2) -> Any:
+            return Rows()
+
+    assert Loading().multi_process_data([1, 2]) == [7, 8, 7, 8]
+
+
+def test_no_files_are_no_error() -> None:
+    assert Halves().multi_process_data([]) == Halves().multi_process_data([], [2]) == []
+    with pytest.raises(ValueError, match="equal length"):
+        Halves().multi_process_data([1, 2], [1, 2, 3])
+
+
 # ---- names and small things
 
 
