@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.compat.marlin_modules import Images, build
 from trainwright.compat.pymarlin import SingleProcess, Trainer
+from trainwright.config.warnings import TrainwrightWarning
 
 
 class Own(SingleProcess):
@@ -67,3 +68,39 @@ def test_unequal_pieces_of_a_step_weigh_as_in_the_trainers_loop(rows: int, ignor
         assert run.global_steps_finished == 4
         weights.append(module.net[0].weight)
     torch.testing.assert_close(weights[0], weights[1])
+
+
+def test_a_part_replaced_in_one_object_is_used(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    backend, steps = SingleProcess(), []
+
+    def optimize(optimizers: Any, schedulers: Any) -> None:
+        steps.append(1)
+        SingleProcess.optimize(backend, optimizers, schedulers)
+
+    vars(backend)["optimize"] = optimize
+    arguments = build(Images(), tmp_path, epochs=1).args
+    Trainer(Images(), arguments, backend).train()
+    assert len(steps) == 4
+    assert not [found for found in recwarn if issubclass(found.category, TrainwrightWarning)]
+
+
+def test_what_a_backend_changes_without_effect_is_said(tmp_path: Path) -> None:
+    class Shorter(SingleProcess):
+        def init(self, args: Any) -> None:
+            super().init(args)
+            self.args.max_train_steps_per_epoch = 1
+
+    class ShorterOwn(Shorter, Own):
+        pass
+
+    arguments = build(Images(), tmp_path, epochs=1).args
+    with pytest.warns(TrainwrightWarning, match=r"Shorter\.init\(\) changed max_train_steps_per_epoch .*no effect"):
+        run = Trainer(Images(), arguments, Shorter())
+    vars(run.trainer_backend)["optimize"] = print
+    with pytest.warns(TrainwrightWarning, match="after the Trainer was made, which has no effect"):
+        run.train()
+    assert run.global_steps_finished == 4
+    # With a loop of its own it acts.
+    short = Trainer(Images(), build(Images(), tmp_path / "own", epochs=1).args, ShorterOwn())
+    short.train()
+    assert short.global_steps_finished == 1

@@ -76,7 +76,7 @@ class BatchLoop:
         """What each micro-batch of a step has of the step's targets, as in the Trainer's own loop."""
         own = getattr(self.model, "count_targets", None)
         count = own if callable(own) else TargetCounter(self.model) if isinstance(self.model, nn.Module) else count_rows
-        counted = [count(batch) for batch in window]
+        counted: list[Any] = [count(batch) for batch in window]
         if not all(isinstance(found, (int, float, Tensor)) for found in counted):
             return [1 / len(window)] * len(window)
         total = max(sum(float(found) for found in counted), 1.0)

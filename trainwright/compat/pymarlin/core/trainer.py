@@ -27,9 +27,11 @@ from trainwright.compat.pymarlin.core.trainer_backend import (
     TrainerBackend,
     TrainerBackendArguments,
     description_in,
+    init_described,
     native_name,
     refuse_wrapping_alone,
     tell_samplers,
+    warn_of_late_parts,
 )
 from trainwright.compat.pymarlin.utils import stats
 from trainwright.compat.pymarlin.utils.checkpointer.checkpoint_utils import (
@@ -109,7 +111,7 @@ class Trainer(AbstractTrainer):
         stats.use_stats(self.stats)
         with naming_the_file(self.checkpointer):
             self.update_state(self.checkpointed_states.trainer_state)
-            self.trainer_backend.init(self._backend_arguments())
+            init_described(self.trainer_backend, self._counts, self._backend_arguments())
             self.trainer_backend.update_state(self.checkpointed_states.trainer_backend_state)
 
     # ---- what users call
@@ -133,6 +135,7 @@ class Trainer(AbstractTrainer):
             if self._counts is None:
                 self._train_by_own_loop()
             else:
+                warn_of_late_parts(self.trainer_backend)
                 self._train_natively()
             self.module.on_end_train(self.global_steps_finished)
             self.stats.log_long_stats(self.global_steps_finished)
