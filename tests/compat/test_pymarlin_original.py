@@ -34,6 +34,7 @@ from trainwright.compat.pymarlin import (
 from trainwright.compat.pymarlin.core import trainer
 from trainwright.compat.pymarlin.core.trainer_backend import TrainerBackendArguments, build_trainer_backend
 from trainwright.compat.pymarlin.utils import stats as statistics
+from trainwright.compat.pymarlin.utils.checkpointer.checkpoint_utils import BestCheckpointer, BestCheckpointerArguments
 from trainwright.compat.pymarlin.utils.differential_privacy import DifferentialPrivacyArguments
 from trainwright.compat.pymarlin.utils.distributed import DistributedPreprocessArguments, SequentialDistributedSampler
 from trainwright.compat.pymarlin.utils.fabrics import is_azureml_mpirun
@@ -84,6 +85,44 @@ def test_each_machine_does_its_part_and_tasks_may_return_nothing() -> None:
             return None
 
     assert Silent().multi_process_data([1, 2]) == [None, None]
+
+
+@pytest.mark.parametrize("files", [[2], [2, 4]])
+def test_a_machine_without_files_has_nothing_to_do(files: list[int]) -> None:
+    shares = []
+    for machine in range(3):
+        processor = Halves()
+        processor.distrib_args = DistributedPreprocessArguments(node_count=3, node_rank=machine)
+        shares.append(processor.multi_process_data(files, [2]))
+        assert processor.looked == 1
+    assert shares == [*([file / 2] for file in files), *([] for _ in range(3 - len(files)))]
+
+
+@pytest.mark.parametrize("result", [0, False, 3, None])
+def test_results_that_cannot_be_joined_are_returned(result: Any) -> None:
+    class Counting(Halves):
+        def process(self, numbers: Any, divisor: int = 2) -> Any:
+            return result
+
+    assert Counting().multi_process_data([1, 2]) == [result, result]
+
+
+def test_datasets_are_joined() -> None:
+    class Rows:
+        def __getitem__(self, place: int) -> int:
+            return [7, 8][place]
+
+    class Loading(Halves):
+        def process(self, numbers: Any, divisor: int = 2) -> Any:
+            return Rows()
+
+    assert Loading().multi_process_data([1, 2]) == [7, 8, 7, 8]
+
+
+def test_no_files_are_no_error() -> None:
+    assert Halves().multi_process_data([]) == Halves().multi_process_data([], [2]) == []
+    with pytest.raises(ValueError, match="equal length"):
+        Halves().multi_process_data([1, 2], [1, 2, 3])
 
 
 # ---- names and small things
@@ -231,6 +270,68 @@ def test_a_checkpoint_of_pymarlin_goes_on(ending: str, tmp_path: Path, caplog: p
     assert run.optimizers[0].state_dict()["state"][0]["step"] == 1 + 4
     assert run.global_steps_finished == 12
     assert (folder / "model_2.safetensors").exists()
+
+
+def test_the_best_checkpointer_goes_on_from_them_too(tmp_path: Path) -> None:
+    def load(**more: Any) -> BestCheckpointer:
+        settings = BestCheckpointerArguments(
+            checkpoint=False, load_dir=str(tmp_path), metric_name="error", init_metric_val=9.0, **more
+        )
+        return BestCheckpointer(settings)
+
+    def save(name: str, epoch: int) -> None:
+        torch.save({"module_interface_state": {"error": 1.0 + epoch}, "trainer_state": {"last_epoch": epoch}}, name)
+
+    save(str(tmp_path / "model_3.pt"), 3)
+    assert (load().load().trainer_state, load().best_metric) == ({"last_epoch": 3}, 9.0)
+    assert build(Images(), tmp_path / "run", load_only(load(), drop="module_interface_state")).last_epoch == 3
+    save(str(tmp_path / "model_best_checkpoint.pt"), 1)
+    save(str(tmp_path / "model_latest_checkpoint.pt"), 4)
+    checkpointer = load()
+    assert (checkpointer.load().trainer_state, checkpointer.best_metric) == ({"last_epoch": 4}, 2.0)
+    assert load(load_best=True).load().trainer_state == {"last_epoch": 1}
+
+
+def load_only(checkpointer: Any, drop: str) -> Any:
+    """The checkpointer, with a part left out of what it loads."""
+    real = checkpointer.load
+
+    def load() -> Checkpoint:
+        found = real()
+        setattr(found, drop, None)
+        return found
+
+    checkpointer.load = load
+    return checkpointer
+
+
+@pytest.mark.parametrize(
+    ("contents", "words"),
+    [
+        ({}, "it is empty, module_interface_state"),
+        ({"trainer_state": None}, "it is empty"),
+        ({"trainer_state": [1]}, "trainer_state is a list"),
+        ({"trainer_state": {"epoch": 1}}, "trainer_state has no last_epoch"),
+        ({"trainer_state": {"last_epoch": "1"}}, "trainer_state has no last_epoch"),
+        ({"trainer_state": {"last_epoch": 1, "optimizers": {}}}, "optimizers of trainer_state is a dict"),
+        (
+            {"trainer_state": {"last_epoch": 1, "optimizers": [{"a": 1}]}},
+            r"optimizers\[0\].* has no state, param_groups",
+        ),
+        ({"trainer_state": {"last_epoch": 1, "schedulers": [3]}}, r"schedulers\[0\] of trainer_state is a int"),
+        (
+            {"trainer_state": {"last_epoch": 1, "optimizers": [{"state": {}, "param_groups": [{}]}]}},
+            "param_groups without params",
+        ),
+        ({"trainer_backend_state": {"batches_completed": 1}}, "trainer_backend_state has no global_step_completed"),
+    ],
+)
+@pytest.mark.parametrize("kind", [DefaultCheckpointer, BestCheckpointer])
+def test_what_is_missing_in_a_file_is_named(contents: Any, words: str, kind: Any, tmp_path: Path) -> None:
+    torch.save(contents, tmp_path / "model_7.pt")
+    settings = BestCheckpointerArguments(checkpoint=False, load_dir=str(tmp_path))
+    with pytest.raises(ValueError, match=rf"model_7\.pt: .*cannot be gone on from: .*{words}.*load_dir=None"):
+        build(Images(), tmp_path, kind(settings))
 
 
 def test_what_a_pickle_would_run_is_not_run(tmp_path: Path) -> None:
@@ -382,8 +483,8 @@ def test_a_backend_trains_a_loader(kind: Any) -> None:
     backend, _ = backend_of(kind, model, gradient_accumulation=2, clip_grads=False)
     batches = [torch.full((2,), float(number)) for number in (2, 4, 6)]
     loss, seen = backend.train_dl(batches, callback)
-    # 3 - (2 + 4) / 2 - 6 / 2: the incomplete step at the end is taken too.
-    assert model.x.item() == -3.0
+    # 3 - (2 + 4) / 2 - 6: the incomplete step at the end is taken too, with its whole weight.
+    assert model.x.item() == -6.0
     assert seen.tolist() == [2, 2, 4, 4, 6, 6]
     assert loss.shape == (3,)
     assert [call.args[0] for call in callback.on_end_train_step.call_args_list] == [1, 2]
@@ -395,7 +496,7 @@ def test_a_backend_trains_a_loader(kind: Any) -> None:
     backend.args.max_train_steps_per_epoch = 1
     backend.args.clip_grads, backend.args.max_grad_norm = True, 0.5
     backend.train_dl(batches, callback)
-    assert model.x.item() == pytest.approx(-3.5)
+    assert model.x.item() == pytest.approx(-6.5)
 
 
 @pytest.mark.slow

@@ -6,17 +6,18 @@ saved or resumed, as with any loop of one's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainwright.compat.pymarlin.core.module_interface import Stage
 from trainwright.compat.pymarlin.core.outputs import OutputCollector
 from trainwright.compat.pymarlin.utils.stats import global_stats
+from trainwright.engines.torch.targets import TargetCounter, count_rows
 
 #: What a subclass may replace one by one.
 PARTS_OF_A_LOOP = (
@@ -42,6 +43,8 @@ class BatchLoop:
     batches_completed: int
     #: Micro-batches whose gradients wait for the next optimizer step.
     _waiting = 0
+    #: What the present micro-batch's loss counts in its step; None: as much as every other.
+    _share: float | None = None
     global_step_this_epoch = 0
     _loss_scaler: torch.amp.GradScaler | None = None
 
@@ -54,19 +57,30 @@ class BatchLoop:
         of_epoch, of_step = OutputCollector(), OutputCollector()
         self.global_step_this_epoch = self._waiting = 0
         most = self.args.max_train_steps_per_epoch
-        for batch in dataloader:
-            outputs = self._forward_backward(callback, batch)
-            of_epoch.collect(outputs)
-            of_step.collect(outputs)
-            self.batches_completed += 1
-            self._waiting += 1
-            if self._waiting == self.args.gradient_accumulation:
-                self._end_step(of_step, callback)
-                if self.global_step_this_epoch == most:
-                    break
-        if self._waiting:
+        batches = iter(dataloader)
+        while self.global_step_this_epoch != most and (
+            window := list(islice(batches, self.args.gradient_accumulation))
+        ):
+            for batch, share in zip(window, self._shares(window), strict=True):
+                self._share = share
+                outputs = self._forward_backward(callback, batch)
+                of_epoch.collect(outputs)
+                of_step.collect(outputs)
+                self.batches_completed += 1
+                self._waiting += 1
             self._end_step(of_step, callback)
+        self._share = None
         return of_epoch.all_outputs
+
+    def _shares(self, window: Sequence[Any]) -> list[float]:
+        """What each micro-batch of a step has of the step's targets, as in the Trainer's own loop."""
+        own = getattr(self.model, "count_targets", None)
+        count = own if callable(own) else TargetCounter(self.model) if isinstance(self.model, nn.Module) else count_rows
+        counted: list[Any] = [count(batch) for batch in window]
+        if not all(isinstance(found, (int, float, Tensor)) for found in counted):
+            return [1 / len(window)] * len(window)
+        total = max(sum(float(found) for found in counted), 1.0)
+        return [float(found) / total for found in counted]
 
     def _end_step(self, collector: OutputCollector, callback: Any) -> None:
         self.process_global_step(collector, callback)
@@ -75,7 +89,7 @@ class BatchLoop:
     def _forward_backward(self, callback: Any, batch: Any) -> Any:
         outputs = self._forward(batch, Stage.TRAIN, self.global_step_completed + 1)
         outputs = [outputs] if isinstance(outputs, Tensor) else outputs
-        loss = outputs[0] / self.args.gradient_accumulation
+        loss = outputs[0] * (1 / self.args.gradient_accumulation if self._share is None else self._share)
         self._backward(loss)
         callback.on_end_backward(self.global_step_completed, loss)
         return outputs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 from trainwright.compat.pymarlin.utils.distributed import (
@@ -38,7 +39,8 @@ class DataProcessor(ABC):
         """``process`` for each element of the lists among ``args``, in several processes; the results joined.
 
         Other arguments, and lists of one element, are given to every call. On several machines each does its part of
-        the lists.
+        the lists; one that is left without gets an empty list. Results that cannot be joined (None, numbers) are
+        returned as they are.
         """
         self._set_ranks()
         joined = _spread(self, self._collect_params(*args), process_count)
@@ -51,8 +53,11 @@ class DataProcessor(ABC):
 
     def _collect_params(self, *args: Any) -> list[list[Any]]:
         """Each argument as a list with one element for each call."""
+        lists = _checked_lists(args)
+        # A single list of one element is the first machine's too.
+        calls = max(len(self._of_this_machine(value)) for value in lists)
         own = [self._of_this_machine(value) if isinstance(value, list) and len(value) > 1 else value for value in args]
-        return _equally_long(own)
+        return _equally_long(own, calls)
 
     def _of_this_machine(self, values: list[Any]) -> list[Any]:
         ranks = self.distrib_args or DistributedPreprocessArguments()
@@ -78,7 +83,7 @@ class DataInterface(ABC):
 
     def multi_process_data(self, data_processor: DataProcessor, *args: object, process_count: int = 1) -> list[Any]:
         """PyMarlin's older way to :meth:`DataProcessor.multi_process_data`."""
-        joined = _spread(data_processor, _equally_long(list(args)), process_count)
+        joined = _spread(data_processor, _equally_long(args, max(map(len, _checked_lists(args)))), process_count)
         data_processor.analyze(joined)
         return joined
 
@@ -94,13 +99,19 @@ class DataInterface(ABC):
         """The test data; optional."""
 
 
-def _equally_long(args: list[Any]) -> list[list[Any]]:
-    longest = max((len(value) for value in args if isinstance(value, list)), default=0)
-    if not longest:
+def _checked_lists(args: Sequence[Any]) -> list[list[Any]]:
+    """Those that say how many calls there are."""
+    lists = [value for value in args if isinstance(value, list)]
+    if not lists:
         raise ValueError("multi_process_data needs a list among its arguments: what is to be spread over processes?")
-    if any(isinstance(value, list) and len(value) not in (1, longest) for value in args):
+    spread = [value for value in lists if len(value) != 1]
+    if len({len(value) for value in spread}) > 1:
         raise ValueError("multi_process_data needs lists of equal length (or of length 1).")
-    return [value if isinstance(value, list) and len(value) > 1 else _repeated(value, longest) for value in args]
+    return spread or lists
+
+
+def _equally_long(args: Sequence[Any], calls: int) -> list[list[Any]]:
+    return [value if isinstance(value, list) and len(value) != 1 else _repeated(value, calls) for value in args]
 
 
 def _repeated(value: object, count: int) -> list[Any]:
@@ -114,7 +125,16 @@ def _spread(data_processor: DataProcessor, lists: list[list[Any]], process_count
     else:
         with multiprocessing.get_context("spawn").Pool(process_count) as pool:
             results = pool.starmap(data_processor.process, calls)
-    if all(result is None for result in results):
-        # Tasks that leave files behind, and nothing to join.
+    if not all(map(_has_items, results)):
+        # Tasks that leave files behind, or count, and nothing to join.
         return results
     return [item for result in results for item in result]
+
+
+def _has_items(result: object) -> bool:
+    # Not isinstance(result, Iterable): a dataset may have no more than __getitem__.
+    try:
+        iter(result)  # type: ignore[call-overload]
+    except TypeError:
+        return False
+    return True

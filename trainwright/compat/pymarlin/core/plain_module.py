@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from trainwright.compat.pymarlin.core.module_interface import CallbackInterface, ModuleInterface
 
@@ -35,7 +35,7 @@ def as_module(given: Any, *, natively: bool) -> Any:
 
 
 class _Passing(ModuleInterface):
-    """Has the weights of ``given``: a torch module's as they are, else those of the torch modules in its attributes."""
+    """Has the weights of ``given``: a torch module's as they are, else those in its attributes."""
 
     def __init__(self, given: Any) -> None:
         super().__init__()
@@ -43,9 +43,7 @@ class _Passing(ModuleInterface):
         if isinstance(given, nn.Module):
             vars(self).update({kind: vars(given)[kind] for kind in ("_parameters", "_buffers", "_modules")})
             return
-        found = {name: part for name, part in vars(given).items() if isinstance(part, nn.Module)}
-        # Not add_module: it takes an attribute that is passed on for one that is in the way.
-        vars(self)["_modules"].update(found)
+        _hold_weights(self, given)
 
     def train(self, mode: bool = True) -> Any:
         given = vars(self)["given"]
@@ -65,3 +63,77 @@ def _passing_on(name: str) -> Callable[..., Any]:
         return getattr(vars(self)["given"], name)(*args, **kwargs)
 
     return method
+
+
+class _Several(nn.Module):
+    """The weights in a list, tuple or dict of the object's: it gives them their names."""
+
+
+def _hold_weights(holder: nn.Module, given: Any) -> None:
+    """Give ``holder`` the modules and parameters in ``given``'s attributes, and in lists, tuples and dicts there."""
+    found = list(_weights_in(given))
+    for path, module in found:
+        # An attribute keeps its name, also where another holds the same module.
+        if isinstance(module, nn.Module) and len(path) == 1:
+            _place(holder, path, "_modules", module)
+    for path, module in found:
+        if isinstance(module, nn.Module) and len(path) > 1 and all(module is not other for other in holder.modules()):
+            _place(holder, path, "_modules", module)
+    for path, parameter in found:
+        # ``self.weights = list(self.net.parameters())`` holds nothing new.
+        if isinstance(parameter, nn.Parameter) and all(parameter is not other for other in holder.parameters()):
+            _place(holder, path, "_parameters", parameter)
+
+
+def _weights_in(given: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, value in getattr(given, "__dict__", {}).items():
+        parts = (
+            value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+        )
+        for key, part in [((name,), value), *(((name, str(place).replace(".", "_")), part) for place, part in parts)]:
+            if isinstance(part, (nn.Module, nn.Parameter)):
+                yield key, part
+
+
+def _place(holder: nn.Module, path: tuple[str, ...], kind: str, value: Any) -> None:
+    # Not add_module: it takes an attribute that is passed on for one that is in the way.
+    for name in path[:-1]:
+        holder = vars(holder)["_modules"].setdefault(name, _Several())
+    vars(holder)[kind].setdefault(path[-1], value)
+
+
+def refuse_weights_not_held(module: Any, optimizers: Iterable[Any], *, natively: bool) -> None:
+    """What an optimizer trains and the module does not hold would be neither clipped nor saved nor restored."""
+    trained = [parameter for optimizer in optimizers for parameter in _trained_by(optimizer)]
+    if not trained:
+        return
+    held = (
+        {id(parameter) for parameter in module.parameters()} if callable(getattr(module, "parameters", None)) else set()
+    )
+    missing = [parameter for parameter in trained if id(parameter) not in held]
+    if missing and not natively:
+        # A loop of one's own clips what it likes; it is enough that the state has it.
+        kept = set(_places_of_tensors(module.get_state()))
+        missing = [parameter for parameter in missing if parameter.data_ptr() not in kept]
+    if missing:
+        kind = type(vars(module)["given"] if isinstance(module, _Passing) else module).__name__
+        raise ValueError(
+            f"An optimizer of {kind} trains {len(missing)} tensor(s) that {kind} does not hold (the first has shape "
+            f"{tuple(missing[0].shape)}): checkpoints would be without them. Make them in __init__ as nn.Module or "
+            "nn.Parameter and keep each in an attribute (several in an nn.ModuleList, nn.ModuleDict or "
+            "nn.ParameterList)."
+        )
+
+
+def _trained_by(optimizer: Any) -> list[Tensor]:
+    # NoDPWrap has its optimizer inside.
+    groups = getattr(getattr(optimizer, "optimizer", optimizer), "param_groups", ())
+    return [parameter for group in groups for parameter in group["params"]]
+
+
+def _places_of_tensors(state: Any) -> Iterator[int]:
+    if isinstance(state, Tensor):
+        yield state.data_ptr()
+    elif isinstance(state, (dict, list, tuple)):
+        for value in state.values() if isinstance(state, dict) else state:
+            yield from _places_of_tensors(value)

@@ -16,7 +16,7 @@ from trainwright.compat.pymarlin.core.bridge import Bridge, compare_epochs, exac
 from trainwright.compat.pymarlin.core.loaders import Loaders
 from trainwright.compat.pymarlin.core.module_interface import ModuleInterface
 from trainwright.compat.pymarlin.core.own_loop import OwnLoop
-from trainwright.compat.pymarlin.core.plain_module import as_module
+from trainwright.compat.pymarlin.core.plain_module import as_module, refuse_weights_not_held
 from trainwright.compat.pymarlin.core.trainer_arguments import (
     TrainerArguments,
     batch_sizes,
@@ -27,8 +27,11 @@ from trainwright.compat.pymarlin.core.trainer_backend import (
     TrainerBackend,
     TrainerBackendArguments,
     description_in,
+    init_described,
     native_name,
     refuse_wrapping_alone,
+    tell_samplers,
+    warn_of_late_parts,
 )
 from trainwright.compat.pymarlin.utils import stats
 from trainwright.compat.pymarlin.utils.checkpointer.checkpoint_utils import (
@@ -37,8 +40,9 @@ from trainwright.compat.pymarlin.utils.checkpointer.checkpoint_utils import (
     DefaultCheckpointer,
     DefaultCheckpointerArguments,
 )
+from trainwright.compat.pymarlin.utils.checkpointer.contents import check_trainer_state, naming_the_file
 from trainwright.compat.pymarlin.utils.differential_privacy import DifferentialPrivacyArguments
-from trainwright.compat.pymarlin.utils.distributed import DistributedTrainingArguments, ranks_from_environment
+from trainwright.compat.pymarlin.utils.distributed import DistributedTrainingArguments, agreed_ranks
 from trainwright.compat.pymarlin.utils.stats.basic_stats import BasicStats
 from trainwright.compat.pymarlin.utils.writer import build_writer
 from trainwright.compat.pymarlin.utils.writer.base import WriterInitArguments, new_folder
@@ -94,7 +98,7 @@ class Trainer(AbstractTrainer):
         self.logger, self.args = logger, args
         self.trainer_backend = chosen_backend(trainer_backend, args)
         self.module = module = as_module(module, natively=description_in(self.trainer_backend) is not None)
-        self._fetch_ranks()
+        self._ranks = args.distributed_training_args = agreed_ranks(args.distributed_training_args)
         self._sizes = batch_sizes(args, self._ranks.world_size)
         self._tell_backend()
         self.checkpointer = checkpointer or DefaultCheckpointer(args.checkpointer_args)
@@ -103,11 +107,12 @@ class Trainer(AbstractTrainer):
         module.to(self.device)
         self._progress = Progress()
         self.optimizers, self.schedulers = self._new_tools(args.epochs)
-        self.update_state(self.checkpointed_states.trainer_state)
         self.stats = self._new_stats()
         stats.use_stats(self.stats)
-        self.trainer_backend.init(self._backend_arguments())
-        self.trainer_backend.update_state(self.checkpointed_states.trainer_backend_state)
+        with naming_the_file(self.checkpointer):
+            self.update_state(self.checkpointed_states.trainer_state)
+            init_described(self.trainer_backend, self._counts, self._backend_arguments())
+            self.trainer_backend.update_state(self.checkpointed_states.trainer_backend_state)
 
     # ---- what users call
 
@@ -130,6 +135,7 @@ class Trainer(AbstractTrainer):
             if self._counts is None:
                 self._train_by_own_loop()
             else:
+                warn_of_late_parts(self.trainer_backend)
                 self._train_natively()
             self.module.on_end_train(self.global_steps_finished)
             self.stats.log_long_stats(self.global_steps_finished)
@@ -183,16 +189,17 @@ class Trainer(AbstractTrainer):
         """Take up what ``get_state`` returned when the checkpoint was saved."""
         if not state:
             return
+        reset = self.args.reset_optimizers_schedulers
+        check_trainer_state(state, with_tools=not reset)
         self.last_epoch = state["last_epoch"]
         left = self.args.epochs - self.last_epoch - 1
-        if self.args.reset_optimizers_schedulers:
+        if reset:
             if left > 0:
                 self.optimizers, self.schedulers = self._new_tools(left)
             return
-        for tool, saved in zip(self.optimizers, state.get("optimizers", ()), strict=False):
-            tool.load_state_dict(saved)
-        for tool, saved in zip(self.schedulers, state.get("schedulers", ()), strict=False):
-            tool.load_state_dict(saved)
+        for kind, tools in {"optimizers": self.optimizers, "schedulers": self.schedulers}.items():
+            for tool, saved in zip(tools, state.get(kind, ()), strict=False):
+                tool.load_state_dict(saved)
 
     # ---- sizes and places
 
@@ -266,29 +273,18 @@ class Trainer(AbstractTrainer):
 
     # ---- building
 
-    def _fetch_ranks(self) -> None:
-        found = ranks_from_environment()
-        given = self.args.distributed_training_args
-        self._ranks = self.args.distributed_training_args = given or found
-        if given is not None and (given.global_rank, given.world_size) != (found.global_rank, found.world_size):
-            raise ValueError(
-                f"distributed_training_args say process {given.global_rank} of {given.world_size}, the launcher's "
-                f"environment {found.global_rank} of {found.world_size}: start with torchrun and leave them out."
-            )
-
     def _tell_backend(self) -> None:
-        """Give the description what its samplers need."""
         self._seed = torch.initial_seed() % 2**31
-        self._counts = counts = description_in(self.trainer_backend)
-        if counts is None and self.is_distributed:
+        self._counts = description_in(self.trainer_backend)
+        if self._counts is None and self.is_distributed:
             refuse_wrapping_alone(self.trainer_backend)
-        if counts is not None:
-            counts.seed, counts.share = self._seed, self._sizes.per_process
-            counts.rank, counts.world_size = self._ranks.global_rank, self._ranks.world_size
+        tell_samplers(self.trainer_backend, self._seed, self._sizes.per_process, self._ranks)
 
     def _new_tools(self, epochs: int) -> tuple[list[Any], list[Any]]:
         optimizers, schedulers = self.module.get_optimizers_schedulers(self.estimated_global_steps_per_epoch, epochs)
-        return list(optimizers), list(schedulers or [])
+        optimizers = list(optimizers)
+        refuse_weights_not_held(self.module, optimizers, natively=self._counts is not None)
+        return optimizers, list(schedulers or [])
 
     def _new_stats(self) -> BasicStats:
         names = self.args.writers if self.is_main_process else []

@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from trainwright.compat.pymarlin.core.batch_loop import PARTS_OF_A_LOOP, BatchLoop
 from trainwright.compat.pymarlin.core.module_interface import Stage
 from trainwright.compat.pymarlin.core.outputs import OutputCollector
+from trainwright.compat.pymarlin.utils.checkpointer.contents import check_counts
 from trainwright.compat.pymarlin.utils.differential_privacy import (
     DifferentialPrivacyArguments,
     NoDPWrap,
@@ -20,6 +22,7 @@ from trainwright.compat.pymarlin.utils.differential_privacy import (
 )
 from trainwright.compat.pymarlin.utils.distributed import DistributedTrainingArguments
 from trainwright.config.backends import BACKENDS
+from trainwright.config.warnings import warn
 from trainwright.data.sharding import train_sampler, val_sampler
 
 __all__ = [
@@ -142,6 +145,7 @@ class SingleProcess(BatchLoop, TrainerBackend):
 
     def update_state(self, state: dict[str, Any] | None) -> None:
         if state:
+            check_counts(state)
             self.global_step_completed = state["global_step_completed"]
             self.batches_completed = state["batches_completed"]
 
@@ -324,20 +328,63 @@ def description_in(backend: TrainerBackend) -> SingleProcess | None:
     return backend if isinstance(backend, SingleProcess) else None
 
 
+def _innermost(backend: TrainerBackend) -> TrainerBackend:
+    return _innermost(backend.trainer_backend) if isinstance(backend, AbstractTrainerBackendDecorator) else backend
+
+
 def native_name(backend: TrainerBackend) -> str:
     """What the Trainer calls it."""
-    found = description_in(backend)
-    assert found is not None
+    found = _innermost(backend)
+    assert isinstance(found, SingleProcess)
     is_distributed = isinstance(backend, DDPTrainerBackend)
     return found.name.replace("sp", "ddp", 1) if is_distributed else found.name
 
 
 def _has_own_loop(backend: TrainerBackend) -> bool:
     ours = (TrainerBackend, SingleProcess, AbstractTrainerBackendDecorator)
-    return any(
+    # Also ``backend.optimize = mine``, of one object.
+    return any(name in getattr(backend, "__dict__", {}) for name in PARTS_OF_A_LOOP) or any(
         getattr(type(backend), name, None) not in [getattr(kind, name, None) for kind in ours]
         for name in PARTS_OF_A_LOOP
     )
+
+
+def init_described(backend: TrainerBackend, counts: SingleProcess | None, args: TrainerBackendArguments) -> None:
+    """``init`` the backend; what it changes in the arguments of a loop that is not its own is said to do nothing."""
+    before = dict(vars(args))
+    backend.init(args)
+    if counts is None:
+        return
+    after = vars(getattr(counts, "args", args))
+    changed = [name for name, value in before.items() if name in after and not _is_same(after[name], value)]
+    if changed:
+        warn(
+            f"{type(backend).__name__}.init() changed {', '.join(changed)} of its arguments, which has no effect: its "
+            "loop is the Trainer's. Set it in TrainerArguments or in the module, or give the backend a loop of its own "
+            "(train_dl)."
+        )
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    plain = (int, float, str, torch.device)
+    return one is other or (isinstance(one, plain) and isinstance(other, plain) and one == other)
+
+
+def warn_of_late_parts(backend: TrainerBackend) -> None:
+    """Say so where a part of the loop was replaced after the Trainer had chosen its own."""
+    if description_in(backend) is None:
+        warn(
+            f"A part of {type(backend).__name__}'s loop was replaced after the Trainer was made, which has no effect: "
+            "replace it first, then pass the backend to the Trainer."
+        )
+
+
+def tell_samplers(backend: TrainerBackend, seed: int, share: int, ranks: DistributedTrainingArguments) -> None:
+    """Give ``SingleProcess``, however decorated and whoever's loop it has, what its samplers need."""
+    found = _innermost(backend)
+    if isinstance(found, SingleProcess):
+        found.seed, found.share = seed, share
+        found.rank, found.world_size = ranks.global_rank, ranks.world_size
 
 
 def refuse_wrapping_alone(backend: TrainerBackend) -> None:

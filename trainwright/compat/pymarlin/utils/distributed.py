@@ -72,6 +72,17 @@ def fetch_ranks_from_torch_distributed_launch() -> DistributedTrainingArguments:
     return ranks_from_environment()
 
 
+def agreed_ranks(given: DistributedTrainingArguments | None) -> DistributedTrainingArguments:
+    """The ranks that are given, which must be those of the environment, or those."""
+    found = ranks_from_environment()
+    if given is not None and (given.global_rank, given.world_size) != (found.global_rank, found.world_size):
+        raise ValueError(
+            f"distributed_training_args say process {given.global_rank} of {given.world_size}, the launcher's "
+            f"environment {found.global_rank} of {found.world_size}: start with torchrun and leave them out."
+        )
+    return given or found
+
+
 def fetch_ranks_from_azureml_preprocess() -> DistributedPreprocessArguments:
     """Which of several machines this is, as Open MPI says it; the only one where it says nothing."""
     place = rank_from_environment(os.environ)

@@ -15,6 +15,7 @@ from typing import Any
 from trainwright.checkpoint.interchange.reading import read_pickle
 from trainwright.checkpoint.manifest import DamagedCheckpoint
 from trainwright.checkpoint.states import read_state, write_state
+from trainwright.compat.pymarlin.utils.checkpointer.contents import check_parts
 from trainwright.compat.pymarlin.utils.distributed import ranks_from_environment
 from trainwright.config.warnings import warn
 
@@ -102,6 +103,9 @@ class AbstractCheckpointer(ABC):
 class DefaultCheckpointer(AbstractCheckpointer):
     """Files ``{prefix}_{epoch}.safetensors``, and ``{prefix}_model_{epoch}.safetensors`` for the finished model."""
 
+    #: The file that ``load`` has read.
+    loaded_from: Path | None = None
+
     def __init__(self, args: DefaultCheckpointerArguments | None = None) -> None:
         self.args = args or DefaultCheckpointerArguments()
         self.logger = logging.getLogger("trainwright.pymarlin.checkpointer")
@@ -156,7 +160,7 @@ class DefaultCheckpointer(AbstractCheckpointer):
             return Checkpoint()
         for path in found:
             try:
-                return _full(path)
+                return self._read(path)
             except DamagedCheckpoint as error:
                 self.logger.error("%s Trying the one before it.", error)
         raise ValueError(
@@ -169,13 +173,21 @@ class DefaultCheckpointer(AbstractCheckpointer):
         if not path.is_file():
             there = ", ".join(sorted(p.name for p in folder.glob(f"*.{EXTENSION}"))) or "no checkpoint"
             raise ValueError(f"load_filename={self.args.load_filename!r} is not in {folder}, which holds {there}.")
-        return _full(path)
+        return self._read(path)
+
+    def _read(self, path: Path) -> Checkpoint:
+        found = _full(path)
+        self.loaded_from = path
+        return found
 
     def _originals(self, folder: Path) -> list[Path]:
         """Checkpoints that PyMarlin wrote, newest epoch first."""
-        endings = dict.fromkeys((self.args.original_ext, "pt", "tar", "bin"))
-        found = (_numbered(folder, self.args.file_prefix, ending) for ending in endings if ending != EXTENSION)
+        found = (_numbered(folder, self.args.file_prefix, ending) for ending in self._original_endings())
         return next((paths for paths in found if paths), [])
+
+    def _original_endings(self) -> list[str]:
+        endings = dict.fromkeys((self.args.original_ext, "pt", "tar", "bin"))
+        return [ending for ending in endings if ending != EXTENSION]
 
     @staticmethod
     def get_latest_file(
@@ -253,16 +265,19 @@ class BestCheckpointer(DefaultCheckpointer):
         args = self.best_args
         if not args.load_dir or args.load_filename:
             return super().load()
-        best, latest = (Path(args.load_dir) / name for name in (self.best_checkpoint_name, self.latest_checkpoint_name))
-        if best.is_file():
-            found = _full(best)
+        best, latest = map(self._ours_or_original, (self.best_checkpoint_name, self.latest_checkpoint_name))
+        if best is not None:
+            found = self._read(best)
             self.best_metric = self._metric(found)
             if args.load_best:
                 return found
-        if latest.is_file():
-            return _full(latest)
-        self.logger.error("load_dir=%s holds no %s: training starts from the beginning.", args.load_dir, latest.name)
-        return Checkpoint()
+        # Without a latest those of each epoch, and those that PyMarlin's DefaultCheckpointer wrote.
+        return super().load() if latest is None else self._read(latest)
+
+    def _ours_or_original(self, name: str) -> Path | None:
+        path = Path(self.best_args.load_dir or "") / name
+        places = [path, *(path.with_suffix(f".{ending}") for ending in self._original_endings())]
+        return next((place for place in places if place.is_file()), None)
 
 
 def _numbered(folder: Path, prefix: str, extension: str = EXTENSION, *, deep: bool = True) -> list[Path]:
@@ -291,7 +306,6 @@ def is_torch_file(path: Path) -> bool:
 def read_original(path: Path) -> Checkpoint:
     """A checkpoint that PyMarlin wrote, without running anything in it."""
     state = read_pickle(path, way_out=_WAY_OUT)
-    if not isinstance(state, dict) or not set(state) <= set(vars(Checkpoint())):
-        raise ValueError(f"{path} was written by torch.save but is no checkpoint of PyMarlin (a finished model only?).")
+    check_parts(state, list(vars(Checkpoint())), path)
     logger.warning("%s was written by PyMarlin (torch.save); checkpoints from here on are safetensors files.", path)
     return Checkpoint(**state)
