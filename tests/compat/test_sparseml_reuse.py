@@ -153,3 +153,11 @@ def test_what_cannot_be_made_anew_is_refused_in_a_second_manager(make: Any) -> N
 def test_what_is_no_modifier_is_refused(given: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ScheduledModifierManager(given)
+
+
+def test_a_modifier_that_is_switched_off_is_refused() -> None:
+    off = constant()
+    off.enabled = False
+    manager = ScheduledModifierManager([EpochRangeModifier(0.0, 3.0), off])
+    with pytest.raises(ValueError, match=r"SetLearningRateModifier is switched off .*: leave it out of the list"):
+        train(manager, Plain())

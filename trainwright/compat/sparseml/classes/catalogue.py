@@ -72,6 +72,11 @@ def native_for(modifier: Any) -> NativeModifier:
 def native_to_train(modifier: Any) -> NativeModifier:
     """The same for one manager alone: it was in no other, or is made anew from its settings."""
     if isinstance(modifier, Shipped) and not _is_extended(type(modifier)):
+        if not modifier.enabled:
+            raise ValueError(
+                f"{type(modifier).__name__} is switched off (enabled = False), which a manager does not follow: leave "
+                "it out of the list."
+            )
         if is_held(modifier.native):
             modifier.renew()
         hold(modifier.native)
