@@ -133,10 +133,11 @@ def tested(case: Case, report: Path, printed: str) -> Found:
 
 
 def verdict(case: Case) -> str:
-    """Say how much had to be changed."""
+    """Say how much had to be changed, and whether all of it runs."""
+    runs = "runs in part" if case.failing else "runs"
     if not case.changes:
-        return "runs as is"
-    return "runs with this change: " + "; ".join(dict.fromkeys(change.said for change in case.changes))
+        return f"{runs}, as is" if case.failing else f"{runs} as is"
+    return f"{runs} with this change: " + "; ".join(dict.fromkeys(change.said for change in case.changes))
 
 
 def write(page: Path, commit: str, found: Mapping[tuple[str, str], Found]) -> None:

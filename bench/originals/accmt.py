@@ -45,6 +45,7 @@ def _module(file: str, **more: object) -> Case:
     return Case(file, command=("-m", name), **more)  # type: ignore[arg-type]
 
 
+NO_SERVER = (Change('logging_dir="localhost:5075"', 'logging_dir="logs"', "`logging_dir` is a folder: no server runs"),)
 CASES = (
     Case("src/tests/trainer.py"),
     Case("src/tests/curriculum.py"),
@@ -53,9 +54,7 @@ CASES = (
         "examples/train.py",
         command=("train.py",),
         folder="examples",
-        changes=(
-            Change('logging_dir="localhost:5075"', 'logging_dir="logs"', "`logging_dir` is a folder: no server runs"),
-        ),
+        changes=NO_SERVER,
     ),
     Case(
         "examples/train.py",
@@ -64,13 +63,15 @@ CASES = (
             *("--strat=ddp-bf16", "train.py"),
         ),
         folder="examples",
-        note="with `launch --cpu -N=2 --strat=ddp-bf16`, after the change above",
+        note="with `launch --cpu -N=2 --strat=ddp-bf16`",
+        changes=NO_SERVER,
     ),
     Case(
         "examples/train.py",
         command=("-m", "trainwright.compat.accmt", "debug", "--cpu", "-N=1", "--level=5", "train.py"),
         folder="examples",
-        note="with `debug --level=5`, after the change above",
+        note="with `debug --level=5`",
+        changes=NO_SERVER,
     ),
     _module("examples/specific_scheduler.py", note="as `python -m`: it imports its neighbour by a dot"),
     _module("src/tests/legacy/train.py"),
