@@ -69,7 +69,6 @@ def test_remembered(old: dict[str, Any]) -> None:
     [
         {"past_index": 2},
         {"mp_parameters": "a=b"},
-        {"tpu_num_cores": 8},
         {"tpu_metrics_debug": True},
         {"fsdp_min_num_params": 100},
         {"fsdp_transformer_layer_cls_to_wrap": "Block"},

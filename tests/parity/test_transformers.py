@@ -143,7 +143,7 @@ def test_a_folder_of_transformers_is_resumed_from_and_nothing_in_it_unpickled(
     read, load = [], torch.load
 
     def only_weights(path: Any, *words: Any, **named: Any) -> Any:
-        read.append((Path(path).name, named.get("weights_only")))
+        read.append((Path(getattr(path, "name", path)).name, named.get("weights_only")))
         return load(path, *words, **named)
 
     monkeypatch.setattr(torch, "load", only_weights)
