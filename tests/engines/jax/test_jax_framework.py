@@ -102,7 +102,7 @@ def test_the_probe_knows_this_machine() -> None:
     device = probe.device(use_cpu=False)
     assert device == torch.device("cpu")
     assert probe.n_gpu(use_cpu=True) == 0
-    assert (probe.supports_fp16(device), probe.supports_tf32(device)) == (False, False)
+    assert (probe.supports_fp16(device), probe.supports_tf32(device)) == (True, False)
     framework, half = JaxFramework(), torch.full((4, 4), 2.0, dtype=torch.bfloat16)
     (product,) = framework.compile(lambda x: (framework.operations[torch.ops.aten.mm.default](x, x),))(
         framework.array(half)
