@@ -99,4 +99,6 @@ def test_a_state_of_ones_own_that_holds_them_will_do_for_a_loop_of_ones_own(tmp_
         def get_state(self) -> dict[str, Any]:
             return {"hidden": [net.state_dict() for net in self.hidden]}
 
-    Trainer(Kept(), build(Images(), tmp_path).args, Own())
+    module = Kept()
+    trainer = Trainer(module, build(Images(), tmp_path).args, Own())
+    assert trainer.optimizers[0].param_groups[0]["params"][0] is module.hidden[0].weight

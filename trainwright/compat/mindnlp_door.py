@@ -6,12 +6,12 @@ import functools
 import logging
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from trainwright.compat.redirect import ScriptRedirection
 from trainwright.compat.transformers_door import holders_of_trainer, is_open
 from trainwright.config.engines import set_default_engine
+from trainwright.config.origin import is_installed
 
 logger = logging.getLogger("trainwright")
 #: Installed packages that were told of.
@@ -70,7 +70,7 @@ def open_door() -> None:
 
 def _is_script(holder: str) -> bool:
     file = getattr(sys.modules.get(holder), "__file__", None)
-    return file is None or not {"site-packages", "dist-packages"}.intersection(Path(file).parts)
+    return file is None or not is_installed(file)
 
 
 def close() -> None:

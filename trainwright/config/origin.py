@@ -35,13 +35,18 @@ def is_users_own(frame: FrameType) -> bool:
     """
     if frame.f_globals.get("__name__") == "__main__":
         return True
-    file = Path(frame.f_code.co_filename)
-    installed = {"site-packages", "dist-packages"}.intersection(file.parts)
-    return not installed and not file.is_relative_to(_STDLIB) and library_running(frame) != OURS
+    return not is_installed(frame.f_code.co_filename) and library_running(frame) != OURS
 
 
-#: Where Python's own modules are.
-_STDLIB = sysconfig.get_path("stdlib")
+def is_installed(file: str) -> bool:
+    """Return True for a file of Python itself or of an installed package.
+
+    >>> is_installed("/usr/lib/python3/dist-packages/numpy/__init__.py"), is_installed("train.py")
+    (True, False)
+    """
+    path = Path(file)
+    places = {"site-packages", "dist-packages"}.intersection(path.parts)
+    return bool(places) or path.is_relative_to(sysconfig.get_path("stdlib"))
 
 
 def class_if_imported(module: str, name: str) -> type | tuple[()]:

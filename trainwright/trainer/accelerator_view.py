@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from trainwright.callbacks.tracking import TrackerCallback
 from trainwright.checkpoint.weights import save_weights
 from trainwright.core.engine import Engine
+from trainwright.core.process_numbers import ProcessNumbers
 from trainwright.engines.torch.memory import release_memory
 from trainwright.engines.torch.moving import move
 from trainwright.engines.torch.targets import unwrap
@@ -33,7 +34,7 @@ _ELSEWHERE = {
 }
 
 
-class AcceleratorView:
+class AcceleratorView(ProcessNumbers):
     """Accelerate's names over this Trainer: it keeps no state of training, and no second one.
 
     What is not here raises an error that says what is, or where to turn.
@@ -72,22 +73,6 @@ class AcceleratorView:
     @property
     def local_process_index(self) -> int:
         return self._engine.backend.local_rank
-
-    @property
-    def is_main_process(self) -> bool:
-        return self.process_index == 0
-
-    @property
-    def is_local_main_process(self) -> bool:
-        return self.local_process_index == 0
-
-    @property
-    def is_last_process(self) -> bool:
-        return self.process_index == self.num_processes - 1
-
-    @property
-    def use_distributed(self) -> bool:
-        return self.num_processes > 1
 
     @property
     def device(self) -> torch.device:

@@ -14,6 +14,7 @@ from torch import Tensor
 from trainwright.compat.accmt.strategies import launched
 from trainwright.config import TrainingArguments
 from trainwright.config.backends import ProcessRank, rank_from_environment
+from trainwright.core.process_numbers import ProcessNumbers
 from trainwright.engines.torch.backends import DistributedProcesses, SingleProcess
 from trainwright.engines.torch.moving import move
 from trainwright.engines.torch.targets import unwrap
@@ -21,7 +22,7 @@ from trainwright.engines.torch.targets import unwrap
 Function = Callable[..., Any]
 
 
-class ThisProcess:
+class ThisProcess(ProcessNumbers):
     """This process among the others that the launcher started, under Accelerate's names; it trains nothing.
 
     In a training ``trainer.accelerator`` and ``self.accelerator`` of a module offer more.
@@ -52,22 +53,6 @@ class ThisProcess:
     @property
     def local_process_index(self) -> int:
         return self._place.local_rank
-
-    @property
-    def is_main_process(self) -> bool:
-        return self.process_index == 0
-
-    @property
-    def is_local_main_process(self) -> bool:
-        return self.local_process_index == 0
-
-    @property
-    def is_last_process(self) -> bool:
-        return self.process_index == self.num_processes - 1
-
-    @property
-    def use_distributed(self) -> bool:
-        return self.num_processes > 1
 
     @property
     def device(self) -> torch.device:

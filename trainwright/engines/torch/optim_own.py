@@ -13,7 +13,32 @@ import torch
 from torch.optim import Optimizer
 
 
-class Adafactor(Optimizer):
+class _OneByOne(Optimizer):
+    """Updates each parameter by itself, in :meth:`_update`."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One update of every parameter that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                if parameter.grad.is_sparse:
+                    raise RuntimeError(
+                        f"{type(self).__name__} needs dense gradients; use sgd or adagrad for sparse embeddings."
+                    )
+                self._update(parameter, parameter.grad, group)
+        return loss
+
+    def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        raise NotImplementedError
+
+
+class Adafactor(_OneByOne):
     """Adam-like steps with row and column sums in place of a full second moment."""
 
     def __init__(
@@ -40,23 +65,8 @@ class Adafactor(Optimizer):
         }
         super().__init__(params, defaults)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of every parameter that has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, group)
-        return loss
-
-    def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
-        if parameter.grad is None or parameter.grad.is_sparse:
-            raise RuntimeError("Adafactor needs dense gradients; use sgd or adagrad for sparse embeddings.")
-        grad = _wide(parameter.grad)
+    def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
+        grad = _wide(gradient)
         state = self.state[parameter]
         if not state:
             self._start(state, grad, group)
@@ -108,7 +118,7 @@ def _direction(state: dict[str, Any], grad: torch.Tensor, memory: float, eps: fl
     return row_part.mul(columns.rsqrt().unsqueeze(-2)).mul_(grad)
 
 
-class Lion(Optimizer):
+class Lion(_OneByOne):
     """Steps of one size (Chen et al., 2023): the sign of a mix of the gradient and its running mean."""
 
     def __init__(
@@ -116,26 +126,11 @@ class Lion(Optimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """One update of every parameter that has a gradient."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, group)
-        return loss
-
-    def _update(self, parameter: torch.Tensor, group: dict[str, Any]) -> None:
-        if parameter.grad is None or parameter.grad.is_sparse:
-            raise RuntimeError("Lion needs dense gradients; use sgd or adagrad for sparse embeddings.")
+    def _update(self, parameter: torch.Tensor, gradient: torch.Tensor, group: dict[str, Any]) -> None:
         state, (beta1, beta2) = self.state[parameter], group["betas"]
         if not state:
             state["exp_avg"] = torch.zeros_like(parameter)
-        mean, gradient = state["exp_avg"], parameter.grad
+        mean = state["exp_avg"]
         direction = (mean * beta1).add_(gradient, alpha=1 - beta1).sign_()
         parameter.mul_(1 - group["lr"] * group["weight_decay"]).sub_(direction * group["lr"])
         mean.mul_(beta2).add_(gradient, alpha=1 - beta2)
