@@ -10,6 +10,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from trainwright.config.accelerations import ACCELERATION_WORDS
 from trainwright.config.accelerator_options import AcceleratorOptions
 from trainwright.config.enums import (
     DebugOption,
@@ -213,6 +214,12 @@ def _debug_options(value: Any) -> list[DebugOption]:
         raise ValueError(f"debug: {error}") from None
 
 
+def _accelerations(value: str) -> str | list[str]:
+    """One word for all, or names with commas between them, as a command line has them."""
+    names = [name.strip() for name in value.split(",") if name.strip()]
+    return value if value in ACCELERATION_WORDS or not names else names
+
+
 def _own_words(args: AllFields) -> None:
     """Arguments whose one word may be written in several ways."""
     if isinstance(args.include_num_input_tokens_seen, bool):
@@ -220,6 +227,8 @@ def _own_words(args: AllFields) -> None:
     args.train_sampling_strategy = str(args.train_sampling_strategy)
     if is_ours(args, "micro_batch") and isinstance(args.micro_batch, str) and args.micro_batch != "auto":
         args.micro_batch = _to_int("micro_batch", args.micro_batch)
+    if is_ours(args, "acceleration") and isinstance(args.acceleration, str):
+        args.acceleration = _accelerations(args.acceleration)
     if args.max_grad_norm is None:
         args.max_grad_norm = 0.0  # an explicit None means off
     if args.eval_delay is None:

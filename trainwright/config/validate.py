@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from trainwright.config.accelerations import ACCELERATION_WORDS, ACCELERATIONS
 from trainwright.config.derive import FOREIGN_TRACKERS, METRIC_SCHEDULES
 from trainwright.config.engines import ENGINES
 from trainwright.config.enums import DebugOption, IntervalStrategy, SamplingStrategy, SaveStrategy
@@ -206,12 +207,24 @@ def check_native(args: AllFields) -> None:
     if is_ours(args, "engine"):
         _refuse(args.engine not in ENGINES, f"engine={args.engine!r} is not available; choose from {list(ENGINES)}.")
         _check_engine_devices(args)
+    if is_ours(args, "acceleration"):
+        _check_acceleration(args.acceleration)
     if is_ours(args, "profile") and args.profile is not None:
         parse_profile(args.profile)
     if is_ours(args, "max_tokens_per_batch"):
         _at_least(args, "max_tokens_per_batch", 1)
     if is_ours(args, "micro_batch") and args.micro_batch != "auto":
         _at_least(args, "micro_batch", 1)
+
+
+def _check_acceleration(wanted: str | list[str]) -> None:
+    names = [wanted] if isinstance(wanted, str) else wanted
+    unknown = [name for name in names if name not in (*ACCELERATIONS, *(ACCELERATION_WORDS if names == [wanted] else ()))]
+    _refuse(
+        bool(unknown),
+        f"acceleration={wanted!r}: {unknown} is not known; choose from {list(ACCELERATION_WORDS)}, or give a list of "
+        f"{list(ACCELERATIONS)}.",
+    )
 
 
 def check_restarts(args: AllFields) -> None:

@@ -61,6 +61,19 @@ def collate_any(features: list[Any]) -> Any:
     return default_collate(features)
 
 
+#: Collators that stack samples as they are, ours and those of others, by name.
+_STACKING = ("collate_any", "default_data_collator", "torch_default_data_collator", "DefaultDataCollator", "default_collate")
+
+
+def only_stacks(collate: Callable[..., Any]) -> bool:
+    """Whether samples go into a batch as they are, so that all have the same shape; others pad, pack or cut.
+
+    >>> only_stacks(default_data_collator), only_stacks(DataCollatorWithPadding)
+    (True, False)
+    """
+    return getattr(collate, "__name__", type(collate).__name__) in _STACKING
+
+
 def default_data_collator(features: list[Any], return_tensors: str = "pt") -> dict[str, Any]:
     """Stack each field of the samples; ``label`` and ``label_ids`` become ``labels``.
 

@@ -89,6 +89,7 @@ def training_text(
             "made": None if run.made is None else run.made.as_json(),
             "processes": setup.backend.world_size,
             "micro_batch": run.micro.state_dict() if run.micro.automatic else None,
+            "acceleration": None if run.acceleration is None else run.acceleration.as_json(),
             # A resume says that it is not exact, and why.
             "left_out": list(left_out.reasons),
         }

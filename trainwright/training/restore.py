@@ -96,6 +96,7 @@ def restore_training_state(run: TrainingRun, folder: Path, max_steps: int) -> di
         "processes": processes,
         "was_ending": rest.get("was_ending", False),
         "micro_batch": rest.get("micro_batch"),
+        "acceleration": rest.get("acceleration"),
         "schedule_is_missing": bool(rest.get("left_out")) and rest["scheduler"] is None,
     }
 

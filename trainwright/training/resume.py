@@ -59,6 +59,7 @@ def continue_from(run: TrainingRun, checkpoint: Path) -> Unfinished:
         for _ in range(saved.global_step):
             setup.lr_scheduler.step()
     take_up_cut(run, rest["micro_batch"])
+    run.acceleration_then = rest["acceleration"]
     run.feed.start_at(rest["data"], after_skip=partial(take_up_state, run), restart_epoch=setup.args.ignore_data_skip)
     saved.max_steps = steps_with_what_is_left(run, saved, rest["data"])
     take_new_course(run, run.so_far)

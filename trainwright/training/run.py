@@ -28,6 +28,7 @@ from trainwright.training.setup import Setup
 if TYPE_CHECKING:
     from trainwright.core.config_history import Change
     from trainwright.engines.torch.made import Made
+    from trainwright.training.acceleration import Acceleration
     from trainwright.training.capture import Capture
     from trainwright.training.course import CourseSoFar
 
@@ -114,6 +115,9 @@ class TrainingRun:
     weights_in_training: dict[int, Tensor] = field(default_factory=dict)
     #: Whether the run goes on with a cut of batches that it found earlier.
     cut_is_known: bool = False
+    #: What makes it faster than a plain loop, and what did so when its checkpoint was saved.
+    acceleration: Acceleration | None = None
+    acceleration_then: dict[str, Any] | None = None
     #: What optimizer and schedule are made with, and what those of the checkpoint were; its arguments, if any.
     made: Made | None = None
     so_far: CourseSoFar | None = None

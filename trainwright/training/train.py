@@ -18,6 +18,7 @@ from trainwright.core.stops import StopRequests
 from trainwright.data.loader import close_loader, data_seed
 from trainwright.data.rebuild import resumable_loader, shared_training
 from trainwright.loop.fit import fit
+from trainwright.training.acceleration import accelerate
 from trainwright.training.actions import TrainingActions
 from trainwright.training.build import fill
 from trainwright.training.checks import refuse_unknown_best_metric, warn_if_inexact
@@ -131,6 +132,8 @@ def _close(run: TrainingRun) -> None:
     setup.engine.own_generators.watch(None)
     setup.engine.keep_mode()
     dismiss_guards(run)
+    if run.acceleration is not None:
+        run.acceleration.close()
     setup.engine.show_weights()
     run.saver.wait()
     run.capture.forget()
@@ -150,6 +153,7 @@ def _train_to_the_end(run: TrainingRun, checkpoint: Path | None) -> None:
     warn_if_inexact(run, run.loader)
     with _stop_requests(run) as run.stops:
         try:
+            accelerate(run)
             look_for_what_fits(run)
             announce(run)
             outcome = fit(run)

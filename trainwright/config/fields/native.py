@@ -11,6 +11,10 @@ class NativeFields:
     micro_batch: int | str | None = None
     """Largest piece of a batch that runs at once: a number, or "auto" to find what fits; the gradient is the same."""
 
+    acceleration: str | list[str] = "auto"
+    """What makes a training faster at the same results: "auto", "off", "max", or names such as ["blocks", "logits"]
+    (docs/speed.md)."""
+
     backend: str | None = None
     """How the run is spread: "sp" (one process), "ddp", "fsdp", "deepspeed" or the name of a registered strategy, each
     with -amp, -bf16 or -fp16."""

@@ -18,7 +18,8 @@ from trainwright.engines.torch.boundary import Boundary
 from trainwright.engines.torch.exchange import TorchExchange
 from trainwright.engines.torch.memory import release_memory
 from trainwright.engines.torch.meter import LossMeter
-from trainwright.engines.torch.nonfinite import GradientCheck, is_bad, skips_on_device
+from trainwright.engines.torch.modes import Modes
+from trainwright.engines.torch.nonfinite import GradientCheck, divisor_for, is_bad, skips_on_device
 from trainwright.engines.torch.one_group import step_as_one
 from trainwright.engines.torch.optim import not_held
 from trainwright.engines.torch.precision import Precision
@@ -26,11 +27,10 @@ from trainwright.engines.torch.schedules import needs_metric
 from trainwright.engines.torch.step_times import StepTimes, Untimed, sum_told
 from trainwright.engines.torch.strategies.base import Strategy, dense_part, silenced
 from trainwright.engines.torch.targets import unwrap
-from trainwright.engines.torch.training_flags import TrainingFlags
 from trainwright.randomness.own_generators import OwnGenerators
 
 
-class TorchEngine(TorchExchange):
+class TorchEngine(TorchExchange, Modes):
     """Implements ``core.engine.Engine`` for a ``torch.nn.Module``.
 
     ``training_step(batch, portion)`` runs forward and backward (through :meth:`backward`) and returns weight x loss;
@@ -80,8 +80,10 @@ class TorchEngine(TorchExchange):
         self._own_time = Untimed()
         #: Generators that the model, and what else takes part in a step, keep for themselves.
         self.own_generators = OwnGenerators()
-        self._flags = TrainingFlags()
-        self.appears_evaluated = False
+        #: Whether the kernel that updates the weights clips gradients; and what it divides them by.
+        self.clips_in_update = False
+        self._divisor: Tensor | None = None
+        Modes.__init__(self)
 
     #: What this engine does that not every engine does, by the names in training/engine_choice.py.
     supports: Any = Everything()
@@ -146,6 +148,17 @@ class TorchEngine(TorchExchange):
             yield
 
     # ---- one optimizer step, in the order the loop calls it
+
+    def first_do(self, act: Callable[[Any], None]) -> None:
+        """Call ``act`` with the first batch that is trained on, before it is."""
+        usual = self._training_step
+
+        def with_first(batch: Any, portion: Portion) -> Tensor | None:
+            self._training_step = usual
+            act(batch)
+            return usual(batch, portion)
+
+        self._training_step = with_first
 
     def mark_boundary(self) -> None:
         self.boundary.mark()
@@ -217,7 +230,10 @@ class TorchEngine(TorchExchange):
             self._grad_norm = self._overrides.clip()
             norm = self.gradient_norm() if self.weights.is_sharded else None
         else:
-            if self.max_grad_norm > 0:
+            if self.max_grad_norm > 0 and self.clips_in_update:
+                norm = self.gradient_norm()
+                self._divisor = divisor_for(norm, self.max_grad_norm)
+            elif self.max_grad_norm > 0:
                 norm = self.weights.clip(self.parameters, self.max_grad_norm)
             elif norm_wanted or self.weights.is_sharded:
                 norm = self.gradient_norm()
@@ -231,6 +247,16 @@ class TorchEngine(TorchExchange):
             gradients = [p.grad for p in self.parameters if p.grad is not None]
             self.was_bad = self._gradient_check.is_bad(loss, gradients)
         return loss
+
+    def why_not_clip_in_update(self) -> str | None:
+        """Why gradients have to be clipped before the update, or None."""
+        if not self._skips_on_device or not self.device.type == "cuda":
+            return "only torch's fused optimizers on a GPU clip by themselves"
+        if self.precision.scaler is not None:
+            return "fp16's scaler looks at the gradients first"
+        if self._overrides.clip is not None or self._hooks.shape_gradients or self._hooks.before_update:
+            return "somebody changes gradients before the update"
+        return None
 
     def clip_gradients(self) -> Tensor:
         return self.weights.clip(self.parameters, self.max_grad_norm)
@@ -277,9 +303,9 @@ class TorchEngine(TorchExchange):
             # The one place where such an optimizer waits for the device.
             bad = self.was_bad = bool(bad)
         if isinstance(bad, Tensor):
-            self.optimizer.found_inf, self.optimizer.grad_scale = bad, None
+            self.optimizer.found_inf, self.optimizer.grad_scale = bad, self._divisor
             step_as_one(self.optimizer)
-            self.optimizer.found_inf = None
+            self.optimizer.found_inf = self.optimizer.grad_scale = self._divisor = None
             self.boundary.restore_buffers(where=bad)
         elif bad:
             self.weights.recover()
@@ -318,32 +344,6 @@ class TorchEngine(TorchExchange):
         self.optimizer.zero_grad(**self._zeroing)
         for parameter in self._cleared_by_us:
             parameter.grad = None
-
-    def train_mode(self) -> None:
-        self._flags.put_back()
-        self.appears_evaluated = False
-        self.model.train()
-        # Schedule-free optimizers keep two sets of weights and must be told which are wanted.
-        if callable(getattr(self.optimizer, "train", None)):
-            self.optimizer.train()
-
-    def eval_mode(self, model: nn.Module) -> None:
-        self._flags.put_back()
-        self.appears_evaluated = False
-        model.eval()
-        self.rest_weights()
-
-    def appear_evaluated(self) -> None:
-        self._flags.lower(self.model)
-        self.appears_evaluated = True
-
-    def keep_mode(self) -> None:
-        self._flags, self.appears_evaluated = TrainingFlags(), False
-
-    def rest_weights(self) -> None:
-        """The weights that are evaluated and saved: with a schedule-free optimizer, its average."""
-        if callable(getattr(getattr(self, "optimizer", None), "eval", None)):
-            self.optimizer.eval()
 
     #: Whether another thread may copy the weights while a step is under way, up to its update.
     may_copy_aside = True

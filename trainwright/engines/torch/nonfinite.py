@@ -26,6 +26,11 @@ def is_bad(loss: Tensor | None, norm: Tensor | float) -> bool | Tensor:
     return not (math.isfinite(norm) and (loss is None or math.isfinite(loss)))
 
 
+def divisor_for(norm: Tensor, most: float) -> Tensor:
+    """What gradients of this norm are divided by so that it is at most ``most``: 1 where it is."""
+    return ((norm + 1e-6) / most).clamp(min=1.0).to(torch.float32)
+
+
 class GradientCheck:
     """Looks for NaN and infinity in gradients whose norm nobody asked for: one kernel, the one that fp16's scaler uses.
 

@@ -1,0 +1,235 @@
+"""Before the first step: the fast way and the plain way on the same samples, parameter by parameter.
+
+Both are compared with the same computation in a wider format. A fast way is used if its gradients are no further from that
+than those of the plain way are: at most twice as far, for each parameter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from trainwright.engines.torch.acceleration.blocks import repeated_blocks
+from trainwright.engines.torch.targets import is_mapping
+
+#: How many times the plain way's error the fast way's may be.
+BOUND = 2.0
+
+#: Attributes of modules that say how often something is dropped: transformers hands them to functions.
+_DROPPING = ("dropout", "drop_prob", "drop_rate", "p_drop", "layerdrop", "drop_path")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far the fast way is from the plain way's results at the parameter where it is worst."""
+
+    parameter: str
+    fast: float
+    plain: float
+
+    @property
+    def ratio(self) -> float:
+        """The fast way's error as a multiple of what is allowed to the plain way."""
+        return self.fast / self.plain if self.plain else math.inf if self.fast else 1.0
+
+    @property
+    def passed(self) -> bool:
+        return math.isfinite(self.fast) and self.ratio <= BOUND
+
+
+@dataclass(frozen=True)
+class Passes:
+    """How one pass over some samples is computed: the network, its inputs, and the number formats of the training."""
+
+    network: nn.Module
+    inputs: Any
+    autocast: Callable[[], contextlib.AbstractContextManager[Any]]
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Of the loss by each parameter that is trained, and the loss itself, in the training's formats."""
+        with undisturbed(self.network), self._kept_small():
+            with self.autocast():
+                loss = scalar_of(_called(self.network, self.inputs))
+            return _gradients(loss, dict(trained(self.network)))
+
+    def wide_gradients(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """The same with all numbers in ``dtype``."""
+        device = next(self.network.parameters()).device.type
+        autocast = torch.autocast(device, enabled=False)
+        wide = Passes(self.network, _cast(self.inputs, dtype), lambda: autocast)
+        with in_format(self.network, dtype), exact_products():
+            return wide.gradients()
+
+    @contextlib.contextmanager
+    def _kept_small(self) -> Iterator[None]:
+        """Blocks that are called in the plain way keep their inputs only: what is compared stays far below a step."""
+        blocks = [block for block in repeated_blocks(self.network) if block._compiled_call_impl is None]
+        for block in blocks:
+            block._compiled_call_impl = _recomputed(block)
+        try:
+            yield
+        finally:
+            for block in blocks:
+                block._compiled_call_impl = None
+
+
+def _recomputed(block: nn.Module) -> Callable[..., Any]:
+    return lambda *args, **kwargs: checkpoint(block._call_impl, *args, use_reentrant=False, **kwargs)
+
+
+def trained(network: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    return ((name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad)
+
+
+def errors(found: dict[str, Tensor], wide: dict[str, Tensor]) -> dict[str, float]:
+    """How far each gradient is from that in the wider format, as a share of its length."""
+    values = {
+        name: torch.linalg.vector_norm(found[name].to(exact.dtype) - exact)
+        / torch.linalg.vector_norm(exact).clamp(min=1e-30)
+        for name, exact in wide.items()
+    }
+    # One wait for all of them.
+    return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
+
+
+def worst(fast: dict[str, float], plain: dict[str, float]) -> Comparison:
+    """The parameter whose error grew most.
+
+    One whose plain error is small by chance, because it has few numbers say, is measured by what is usual in this network.
+    """
+    usual = statistics.median(plain.values())
+    found = (Comparison(name, fast[name], max(plain[name], usual)) for name in plain)
+    return max(found, key=lambda one: math.inf if math.isnan(one.ratio) else one.ratio)
+
+
+def wider_than(dtype: torch.dtype) -> torch.dtype:
+    """The format in which results count as exact for a training in ``dtype``."""
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else torch.float64
+
+
+@contextlib.contextmanager
+def nothing_dropped(network: nn.Module) -> Iterator[None]:
+    """Within it dropout drops nothing."""
+    rates = [
+        (module, name, value)
+        for module in network.modules()
+        for name, value in vars(module).items()
+        if isinstance(value, float) and value > 0 and _drops(module, name)
+    ]
+    try:
+        for module, name, _ in rates:
+            setattr(module, name, 0.0)
+        yield
+    finally:
+        for module, name, value in rates:
+            setattr(module, name, value)
+
+
+@contextlib.contextmanager
+def undisturbed(network: nn.Module) -> Iterator[None]:
+    """What a pass draws, or writes into buffers (BatchNorm's statistics, say), is undone; also a buffer's replacement."""
+    before = [
+        (module, name, tensor, tensor.detach().clone())
+        for module in network.modules()
+        for name, tensor in module._buffers.items()
+        if tensor is not None
+    ]
+    devices = sorted({parameter.device.index or 0 for parameter in network.parameters() if parameter.is_cuda})
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for module, name, tensor, copy in before:
+                    tensor.copy_(copy)
+                    module._buffers[name] = tensor
+
+
+@contextlib.contextmanager
+def in_format(network: nn.Module, dtype: torch.dtype) -> Iterator[None]:
+    """Within it the network's numbers are copies in ``dtype``; those that are so already stay."""
+    before = [
+        (table, name, tensor)
+        for module in network.modules()
+        for table in (module._parameters, module._buffers)
+        for name, tensor in table.items()
+        if tensor is not None and tensor.is_floating_point() and tensor.dtype != dtype
+    ]
+    # One copy of a tensor that is in several places.
+    copies: dict[int, Any] = {}
+    try:
+        for table, name, tensor in before:
+            if id(tensor) not in copies:
+                wide = tensor.detach().to(dtype)
+                is_parameter = isinstance(tensor, nn.Parameter)
+                copies[id(tensor)] = nn.Parameter(wide, tensor.requires_grad) if is_parameter else wide
+            table[name] = copies[id(tensor)]
+        yield
+    finally:
+        for table, name, tensor in before:
+            table[name] = tensor
+
+
+@contextlib.contextmanager
+def exact_products() -> Iterator[None]:
+    """Matrix products in single precision, whatever shortcuts the process allows itself."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def _drops(module: nn.Module, name: str) -> bool:
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return name == "p"
+    return any(word in name for word in _DROPPING)
+
+
+def scalar_of(outputs: Any) -> Tensor:
+    """The loss, or where there is none something that depends on every output."""
+    if is_mapping(outputs) and isinstance(outputs.get("loss"), Tensor):
+        return outputs["loss"].mean()
+    found = [one for one in torch.utils._pytree.tree_leaves(_plain(outputs)) if isinstance(one, Tensor)]
+    found = [one for one in found if one.is_floating_point() and one.requires_grad]
+    if not found:
+        raise ValueError("the network returns nothing that depends on its parameters")
+    return torch.stack([one.float().pow(2).mean() if one.ndim else one.float() for one in found]).sum()
+
+
+def _plain(outputs: Any) -> Any:
+    return dict(outputs) if is_mapping(outputs) else outputs
+
+
+def _gradients(loss: Tensor, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+    known = {name: one.detach() for name, one in zip(parameters, found, strict=True) if one is not None}
+    return {"the loss": loss.detach(), **known}
+
+
+def _called(network: nn.Module, inputs: Any) -> Any:
+    args, kwargs = _arguments(inputs)
+    return network(*args, **kwargs)
+
+
+def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if is_mapping(inputs):
+        return (), dict(inputs)
+    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
+
+
+def _cast(inputs: Any, dtype: torch.dtype) -> Any:
+    def cast(tensor: Tensor) -> Tensor:
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+    plain = _plain(inputs)
+    return torch.utils._pytree.tree_map_only(Tensor, cast, plain)

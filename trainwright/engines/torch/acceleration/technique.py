@@ -1,0 +1,64 @@
+"""What every acceleration is: whether it goes with a training, how it is put in, and how it is taken out again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+#: Takes out what was put in.
+Undo = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What an acceleration may ask about a training before its first step."""
+
+    #: The network itself, without what spreads it over processes.
+    network: nn.Module
+    engine: Any
+    device: torch.device
+    steps: int
+    #: The network is given the labels, and its loss is what is trained on.
+    loss_is_the_networks: bool
+    #: Whether batches may differ in more than their number of samples, as those of texts do.
+    lengths_vary: bool
+    #: How the weights are spread: "sp", "ddp", "fsdp", ...
+    layout: str
+    #: Arguments that ask for something which stands in the way, by name, with what they do.
+    settings: dict[str, str] = field(default_factory=dict)
+    #: What of the user's would see logits or gradients in the middle of a step.
+    onlookers: tuple[str, ...] = ()
+    #: A recipe changes the network, or its gradients, while it is trained.
+    changes_network: bool = False
+    #: Somebody asked for this acceleration by name: whether it pays is no question.
+    is_asked_for: bool = False
+
+    @property
+    def parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.network.parameters())
+
+
+class Technique(Protocol):
+    """One way to be faster whose results are the same up to rounding."""
+
+    name: str
+    #: What it changes, for the log: "the blocks are compiled".
+    says: str
+    #: Whether results may differ in their last bits from those of a plain step.
+    changes_bits: bool
+    #: Whether code of the user's that looks into a step could see that it is used.
+    is_visible: bool
+    #: Whether it is compared with the plain way before the first step.
+    is_proven: bool
+
+    def why_not(self, situation: Situation) -> str | None:
+        """Why it does not go with this training, or None."""
+        ...
+
+    def install(self, situation: Situation) -> Undo:
+        """Put it in."""
+        ...
