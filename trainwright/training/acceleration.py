@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from trainwright.core.callback import listens_to
 from trainwright.data.collators import only_stacks
-from trainwright.engines.torch.acceleration.blocks import CompiledBlocks
+from trainwright.engines.torch.acceleration.blocks import CompiledBlocks, compilations
 from trainwright.engines.torch.acceleration.clip import ClipInUpdate
 from trainwright.engines.torch.acceleration.head import NoLogits
 from trainwright.engines.torch.acceleration.proof import (
@@ -43,6 +43,9 @@ TECHNIQUES: tuple[Technique, ...] = (CompiledBlocks(), NoLogits(), ClipInUpdate(
 _LOOKING_METHODS = ("compute_loss", "training_step", "_clip_grad_norm", "_get_grad_norm")
 _LOOKING_EVENTS = ("on_substep_end", "on_pre_optimizer_step", "on_optimizer_step")
 
+#: The batch of a Trainer with a loss of its own may be none that the network takes.
+_NOT_COMPUTED = "the network could not be called with a batch as it is"
+
 
 @dataclass
 class Acceleration:
@@ -53,6 +56,8 @@ class Acceleration:
     left_out: dict[str, str] = field(default_factory=dict)
     #: What everything was compiled for first: kernels may depend on it.
     shapes: Any = None
+    #: Graphs that this process had compiled before.
+    compiled_before: int = field(default_factory=compilations)
 
     def install(self, technique: Technique) -> None:
         self.installed[technique.name] = technique.install(self.situation)
@@ -71,7 +76,7 @@ class Acceleration:
 
     def as_json(self) -> dict[str, Any]:
         """For checkpoints: a resume uses the same, if it runs on the same."""
-        return {"used": list(self.installed), "on": machine(self.situation.device), "shapes": self.shapes}
+        return {"used": [technique.name for technique in self.used()], "on": machine(self.situation.device), "shapes": self.shapes}
 
 
 def machine(device: torch.device) -> dict[str, str]:
@@ -121,6 +126,7 @@ def _situation(run: TrainingRun) -> Situation:
         settings=settings,
         onlookers=_onlookers(setup),
         changes_network=bool(setup.modifiers),
+        is_called_by_a_module=setup.module is not None,
         is_asked_for=wanted == "max" or isinstance(wanted, list),
     )
 
@@ -146,6 +152,10 @@ def _why_not(
         return "acceleration does not name it"
     if then is not None and technique.name not in then["used"]:
         return "the run has begun without it"
+    if technique.is_proven and situation.is_called_by_a_module:
+        return "a Module's training_step decides how the network is called"
+    if hasattr(situation.network, "hf_device_map") and len(set(situation.network.hf_device_map.values())) > 1:
+        return "device_map puts the network on several devices"
     if situation.changes_network:
         return "a recipe changes the network or its gradients while it is trained"
     if technique.is_visible and situation.onlookers and not isinstance(wanted, list):
@@ -163,6 +173,9 @@ def _begin(run: TrainingRun, then: dict[str, Any] | None, batch: object) -> None
     shown: Comparison | None = None
     failed: dict[str, str] = {}
     random = random_now(setup)
+    if found.situation.lengths_vary and compilations() > found.compiled_before:
+        # For the largest batch, when it was found out what fits: a resume does not look for that again.
+        torch.compiler.reset()
     if then is not None and then["shapes"] is not None:
         # Kernels may depend on what they were compiled for: the same as at the beginning of the run.
         found.shapes = then["shapes"]
@@ -171,6 +184,7 @@ def _begin(run: TrainingRun, then: dict[str, Any] | None, batch: object) -> None
         found.shapes = shapes_of(inputs)
         shown, failed = _prove(run, Passes(network, inputs, setup.engine.precision.autocast))
     restore_random_state(setup, random)
+    release_memory(setup.engine.device)
     _tell(run, shown, time.perf_counter() - start, failed)
 
 
@@ -213,7 +227,7 @@ class _Plain:
                     return cls(piece, exact, errors(piece.gradients(), exact))
             except Exception as error:
                 if not is_out_of_memory(error):
-                    return cls(everything, None, None, f"the plain way could not be computed: {_first_line(error)}")
+                    return cls(everything, None, None, f"{_NOT_COMPUTED}: {_first_line(error)}")
             release_memory(setup.engine.device)
         return cls(everything, None, None, "comparing it with the plain way does not fit into memory")
 
@@ -286,7 +300,7 @@ def _tell(run: TrainingRun, shown: Comparison | None, seconds: float, failed: di
         "acceleration",
         text,
         step=setup.state.global_step,
-        level=logging.WARNING if failed else logging.INFO,
+        level=logging.INFO if all(why.startswith(_NOT_COMPUTED) for why in failed.values()) else logging.WARNING,
         left_out=found.left_out,
         **found.as_json(),
     )

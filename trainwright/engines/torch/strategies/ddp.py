@@ -55,11 +55,11 @@ class Replicated(DistributedDataParallel):
 class Called(nn.Module):
     """A model as DistributedDataParallel is to call it; of a Module, its ``training_step``."""
 
-    def __init__(self, module: nn.Module, device: torch.device) -> None:
+    def __init__(self, module: nn.Module, device: torch.device, *, has_unused: bool) -> None:
         super().__init__()
         self.module = module
-        # torch warns where it looks for unused parameters and finds none.
-        self.unused = nn.Parameter(torch.zeros(1, device=device))
+        # torch warns where it looks for unused parameters and finds none; where it does not look there may be none.
+        self.unused = nn.Parameter(torch.zeros(1, device=device), requires_grad=has_unused)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         module = self.module
@@ -119,7 +119,7 @@ class OverlappedDDP(Strategy):
         if options.bucket_megabytes is not None:
             more["bucket_cap_mb"] = options.bucket_megabytes
         self._wrapped = Replicated(
-            Called(module_in(inner) or inner, device),
+            Called(module_in(inner) or inner, device, has_unused=find or static),
             device_ids=None if device.type == "cpu" else [device],
             # Buffers that steps change are shared by the engine; the weights just were.
             init_sync=False,
