@@ -23,6 +23,11 @@ class Group:
     trains: bool
     launcher: int
 
+    @property
+    def launch(self) -> str:
+        """A name for this launch that no other has."""
+        return self.folder.name
+
     def other_has_ended(self) -> bool:
         """Whether nobody is in the other group any more."""
         other = EVALUATION if self.trains else TRAINING

@@ -54,7 +54,8 @@ class HandingOver(TrainerCallback, ExportableState):
             # Logged as soon as there is a log; models are judged from here.
             self._tools.adopt(self._queue.result(done[-1]).carried)
         if self._is_first:
-            notes = RunNotes(id=uuid.uuid4().hex, seed=int(args.seed), carried=self._tools.carried())
+            carried = self._tools.carried()
+            notes = RunNotes(id=uuid.uuid4().hex, launch=self._group.launch, seed=int(args.seed), carried=carried)
             self._queue.open(notes)
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -75,8 +76,11 @@ class HandingOver(TrainerCallback, ExportableState):
             self._queue.close()
 
     def on_train_failed(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        if not self._is_first:
+            return
+        self._queue.fail()
         waiting = self._queue.waiting()
-        if self._is_first and waiting:
+        if waiting:
             logger.warning(
                 "%d evaluations wait in %s: the evaluating processes do them if they can, or a run that is resumed.",
                 len(waiting),

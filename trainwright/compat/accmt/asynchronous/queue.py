@@ -3,7 +3,8 @@
 ::
 
     async_queue-<model>/
-      run.json                       there while a training runs: what evaluations have to know of it
+      run.json                       there while a training runs: what evaluations have to know of it; then it is
+                                     finished.json or, where it ended before its time, failed.json
       waiting/000000012/             weights.safetensors and entry.json of step 12, whole as soon as it has this name
       results/000000012.json         what the evaluation of step 12 found; kept, since a resumed run may need it
 
@@ -47,6 +48,8 @@ class RunNotes:
     """What evaluations have to know of a training before the first of them."""
 
     id: str
+    #: The launch that it belongs to: a killed one leaves its notes behind.
+    launch: str
     seed: int
     #: What was the best so far, and the status; as the last evaluation left them.
     carried: dict[str, Any]
@@ -90,7 +93,8 @@ class EvaluationQueue:
         # Absolute: somebody's code may change the working directory.
         self.folder = folder.absolute()
         self._waiting, self._results = self.folder / "waiting", self.folder / "results"
-        self._run = self.folder / "run.json"
+        self._run, self._failed = self.folder / "run.json", self.folder / "failed.json"
+        self._finished = self.folder / "finished.json"
 
     # ---- the training
 
@@ -99,7 +103,8 @@ class EvaluationQueue:
 
         What lies after it belongs to a course that was given up; the training comes by there again.
         """
-        self._run.unlink(missing_ok=True)
+        for notes in (self._run, self._failed, self._finished):
+            notes.unlink(missing_ok=True)
         for folder in (self._waiting, self._results):
             folder.mkdir(parents=True, exist_ok=True)
             for found in folder.iterdir():
@@ -125,25 +130,39 @@ class EvaluationQueue:
         force_folder(draft)
         os.rename(draft, target)
 
+    def fail(self) -> None:
+        """The training has ended before its time; what waits may still be done."""
+        with suppress(FileNotFoundError):
+            os.replace(self._run, self._failed)
+
     def close(self) -> None:
         """All is done: the results stay, for a training that goes on later."""
-        self._run.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            os.replace(self._run, self._finished)
         _remove(self._waiting)
-        if not self.steps_with_results():
-            _remove(self.folder)
 
     # ---- the evaluation
 
     def notes(self) -> RunNotes | None:
         """What is said of the training that runs; None where none does."""
-        return _read(self._run, RunNotes) if self._run.exists() else None
-
-    def run_id(self) -> str | None:
-        """Which training runs."""
-        # It may go between a look and a read.
         with suppress(FileNotFoundError):
-            return _read(self._run, RunNotes).id
+            return _read(self._run, RunNotes)
         return None
+
+    def notes_of_launch(self, launch: str) -> RunNotes | None:
+        """What is said of a training of this launch, also where it is over already."""
+        for file in (self._run, self._finished, self._failed):
+            with suppress(FileNotFoundError):
+                notes = _read(file, RunNotes)
+                if notes.launch == launch:
+                    return notes
+        return None
+
+    def has_failed(self, run: str) -> bool:
+        """Whether the training with this id has ended before its time."""
+        with suppress(FileNotFoundError):
+            return _read(self._failed, RunNotes).id == run
+        return False
 
     def take(self, step: int) -> tuple[Entry, dict[str, Tensor]]:
         """Where the training stood at ``step``, and its weights."""
