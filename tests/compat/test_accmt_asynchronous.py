@@ -105,6 +105,16 @@ def test_a_training_whose_evaluators_are_gone_evaluates_itself(
     assert trainer.status_dict["evaluations_done"] == len(STEPS)
 
 
+def test_debugging_leaves_no_queue_behind(
+    tmp_path: Path, training_group: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended_note(training_group, EVALUATION).write_text("1")
+    monkeypatch.setenv("ACCMT_DEBUG_MODE", "3")
+    trained(tmp_path / "run")
+    assert len(evaluated(tmp_path / "run")) == len(STEPS)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["evaluated.txt"]
+
+
 def test_what_follows_evaluations_is_refused(tmp_path: Path, training_group: Path) -> None:
     with pytest.raises(ValueError, match="patience"):
         make(tmp_path, patience=2)

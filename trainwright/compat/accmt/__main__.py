@@ -5,7 +5,7 @@ alaunch -n 0,1 -e 2 ... file args...                                 the same, w
 debug [--level 3] ... file args...                                   without the traces of a training; adebug too
 debug-levels                                                        what --level may be
 example                                                             write hps_example.yaml
-get CHECKPOINT --out FOLDER                                          the model of a checkpoint
+get CHECKPOINT --out FOLDER [--dtype bfloat16]                       the model of a checkpoint
 strats [--ddp] [--fsdp] [--deepspeed]                               what --strat may be
 """
 
@@ -20,9 +20,9 @@ from pathlib import Path
 
 from trainwright.checkpoint.directory import newest_good
 from trainwright.checkpoint.manifest import verify
-from trainwright.compat.accmt.debugging import LEVELS
+from trainwright.compat.accmt.converting import convert_model, floating_type
+from trainwright.compat.accmt.debugging import LEVELS, VARIABLE_OF_TIMINGS
 from trainwright.compat.accmt.debugging import VARIABLE as VARIABLE_OF_LEVEL
-from trainwright.compat.accmt.debugging import VARIABLE_OF_TIMINGS
 from trainwright.compat.accmt.strategies import VARIABLE, WAYS, names, settings_of
 from trainwright.launch.torchrun import launch, torchrun_command
 
@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     get = commands.add_parser("get", help="the model of a checkpoint")
     get.add_argument("checkpoint", help="a checkpoint-N folder, or the folder that holds them")
     get.add_argument("--out", "-O", "-o", required=True, help="where the model goes")
+    get.add_argument("--dtype", help="float32, bfloat16, ...: what the weights become; as they are, if left out")
     get.set_defaults(run=_get)
     strats = commands.add_parser("strats", help="what --strat may be")
     for way in FAMILIES:
@@ -119,7 +120,9 @@ def _launch_both(given: argparse.Namespace) -> int:
 
     environment = _environment(given)
     if settings_of(given.strat)["backend"].partition("-")[0] != "ddp":
-        raise ValueError(f"--strat {given.strat}: with evaluations elsewhere every process has the whole model; use ddp.")
+        raise ValueError(
+            f"--strat {given.strat}: with evaluations elsewhere every process has the whole model; use ddp."
+        )
     wanted = given.evaluation_device_indices
     if given.cpu:
         devices: dict[str, list[str]] = {TRAINING: [], EVALUATION: []}
@@ -213,10 +216,13 @@ def _get(given: argparse.Namespace) -> int:
     target = Path(given.out)
     if target.exists():
         raise ValueError(f"{target} is there already.")
+    dtype = None if given.dtype is None else floating_type(given.dtype)
     target.mkdir(parents=True)
     for file in checkpoint.iterdir():
         if file.is_file() and not file.name.startswith(_NOT_THE_MODEL):
             shutil.copy2(file, target / file.name)
+    if dtype is not None:
+        convert_model(target, dtype)
     print(f"Wrote the model of {checkpoint} to {target}.")
     return 0
 

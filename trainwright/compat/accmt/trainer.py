@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from trainwright.compat.accmt.evaluation import EvaluationOptions, report
 from trainwright.compat.accmt.hyperparameters import HyperParameters
 from trainwright.compat.accmt.logs import InTheirWords, ValidationBatches
 from trainwright.compat.accmt.loop import Loop, prepared_teacher
+from trainwright.compat.accmt.loudness import as_loud_as_asked
 from trainwright.compat.accmt.metrics import metrics_by_set
 from trainwright.compat.accmt.modules import AcceleratorModule, attach_run
 from trainwright.compat.accmt.monitor import Monitor
@@ -37,6 +37,7 @@ from trainwright.compat.accmt.settings import Settings, native_settings, split_m
 from trainwright.compat.accmt.status import StatusKeeper, TrainingState
 from trainwright.compat.accmt.strategies import launched
 from trainwright.compat.accmt.this_process import ThisProcess
+from trainwright.compat.accmt.timings import timings
 from trainwright.compat.accmt.tracker import tracking_settings
 from trainwright.config import TrainingArguments
 from trainwright.config.warnings import TrainwrightWarning
@@ -125,7 +126,7 @@ class Trainer:
         if needless and settings.verbose:
             _say_needless(needless)
         self._metrics = metrics_by_set(later.metrics)
-        self._events = CallbackEvents(later.all_callbacks)
+        self._events = CallbackEvents([*later.all_callbacks, *timings()])
         self._monitor = Monitor.of(monitor)
         self.model_path, self.checkpoint_path = settings.model_folder, settings.checkpoint_folder
         self.module: AcceleratorModule | None = None
@@ -161,7 +162,7 @@ class Trainer:
         if self._group is not None and not self._group.trains:
             return self._evaluate_elsewhere(module, val_dataset)
         train = training_data(module, train_dataset)
-        with self._as_loud_as_asked():
+        with as_loud_as_asked(self._settings.verbose):
             check_train_choices(self._settings, train)
             wanted = wanted_checkpoint(self.checkpoint_path, self._settings.resume)
             native = self._prepared(module, None if self._debug_level >= 5 else val_dataset, wanted)
@@ -180,12 +181,13 @@ class Trainer:
         """Where another group of processes evaluates: let it."""
         queue = EvaluationQueue(queue_folder(self.model_path))
         if self._group is not None:
-            native.elsewhere = HandingOver(Measuring(native, self._keeper, self._kept), queue, self._group)
+            tools, keeps = Measuring(native, self._keeper, self._kept), self._debug_level < 3
+            native.elsewhere = HandingOver(tools, queue, self._group, keeps_results=keeps)
             native.add_callback(native.elsewhere)
         elif self._settings.resume is not False and queue.waiting():
             raise ValueError(
-                f"{len(queue.waiting())} evaluations of this training wait in {queue.folder}: go on with alaunch, which "
-                "does them, or remove the folder."
+                f"{len(queue.waiting())} evaluations of this training wait in {queue.folder}: go on with alaunch, "
+                "which does them, or remove the folder."
             )
 
     def _evaluate_elsewhere(self, module: AcceleratorModule, val_dataset: object) -> TrainOutput:
@@ -194,7 +196,7 @@ class Trainer:
         if self._debug_level >= 5 or validation_data(module, val_dataset)[0] is None:
             return TrainOutput(0, 0.0, {})
         queue = EvaluationQueue(queue_folder(self.model_path))
-        with self._as_loud_as_asked():
+        with as_loud_as_asked(self._settings.verbose):
             notes = wait_for_training(queue, self._group)
             self._seed = notes.seed
             native = self._prepared(module, val_dataset)
@@ -249,7 +251,7 @@ class Trainer:
         other._settings, other.hps = options.settings(self._settings), copy.copy(self.hps)
         other.hps.batch_sizes = options.batch_sizes(self.hps.batch_sizes)
         other._metrics = self._metrics if options.metrics is None else metrics_by_set(options.metrics)
-        with other._as_loud_as_asked():
+        with as_loud_as_asked(other._settings.verbose):
             data, _ = validation_data(module, dataset)
             if data is None:
                 raise ValueError("evaluate needs data: pass a data set.")
@@ -386,21 +388,6 @@ class Trainer:
                 stacklevel=4,
             )
         return TrainingArguments(**settings, **self._tracking, **launched())
-
-    @contextmanager
-    def _as_loud_as_asked(self) -> Iterator[None]:
-        """``verbose=False``: no notes and no warnings, only errors."""
-        if self._settings.verbose:
-            yield
-            return
-        level = logger.level
-        logger.setLevel(logging.ERROR)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                yield
-        finally:
-            logger.setLevel(level)
 
 
 def _say_needless(names: list[str]) -> None:

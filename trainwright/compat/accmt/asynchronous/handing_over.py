@@ -32,8 +32,8 @@ class HandingOver(TrainerCallback, ExportableState):
     waits is evaluated here.
     """
 
-    def __init__(self, tools: Measuring, queue: EvaluationQueue, group: Group) -> None:
-        self._tools, self._queue, self._group = tools, queue, group
+    def __init__(self, tools: Measuring, queue: EvaluationQueue, group: Group, *, keeps_results: bool = True) -> None:
+        self._tools, self._queue, self._group, self._keeps_results = tools, queue, group, keeps_results
         #: Results up to this step are in the log.
         self.reported = -1
         self._looked = 0.0
@@ -73,7 +73,7 @@ class HandingOver(TrainerCallback, ExportableState):
             self._tools.native.engine.rest_weights()
         self._report_together()
         if self._is_first:
-            self._queue.close()
+            self._queue.close(keeps_results=self._keeps_results)
 
     def on_train_failed(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if not self._is_first:
@@ -94,7 +94,7 @@ class HandingOver(TrainerCallback, ExportableState):
         native = self._tools.native
         self._report_together()
         answer = self._agreed(self._wait_until_fewer_than(MOST_WAITING) if self._is_first else None)
-        total, count = native.engine.meter.sums()
+        total, count = native.callback_handler.references["losses"].sums()
         # The weights that would be evaluated; the loop goes back to training by itself.
         native.engine.eval_mode(native.adapter)
         if self._is_first and not self._queue.knows(native.state.global_step):

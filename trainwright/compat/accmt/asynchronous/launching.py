@@ -31,9 +31,7 @@ _HANG_UP = getattr(signal, "SIGHUP", None)
 _SIGNALS = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
 
 
-def launch_groups(
-    commands: Mapping[str, Sequence[str]], environments: Mapping[str, Mapping[str, str]]
-) -> int:
+def launch_groups(commands: Mapping[str, Sequence[str]], environments: Mapping[str, Mapping[str, str]]) -> int:
     """Run both groups, and return the exit code of the training; 128 + n where signal n ended it.
 
     ``commands`` and ``environments`` are by group. The evaluating group may end before: the training goes on.
@@ -65,9 +63,7 @@ def launch_groups(
     return codes[TRAINING]
 
 
-def _start(
-    group: str, command: Sequence[str], environment: Mapping[str, str], folder: Path
-) -> subprocess.Popen[bytes]:
+def _start(group: str, command: Sequence[str], environment: Mapping[str, str], folder: Path) -> subprocess.Popen[bytes]:
     told = {
         **os.environ,
         **environment,

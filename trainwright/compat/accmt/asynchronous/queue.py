@@ -135,8 +135,11 @@ class EvaluationQueue:
         with suppress(FileNotFoundError):
             os.replace(self._run, self._failed)
 
-    def close(self) -> None:
-        """All is done: the results stay, for a training that goes on later."""
+    def close(self, *, keeps_results: bool) -> None:
+        """All is done; results are kept for a training that goes on later."""
+        if not keeps_results:
+            _remove(self.folder)
+            return
         with suppress(FileNotFoundError):
             os.replace(self._run, self._finished)
         _remove(self._waiting)
