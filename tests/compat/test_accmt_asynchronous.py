@@ -125,7 +125,7 @@ def test_what_waits_is_not_left_behind_by_launch(tmp_path: Path) -> None:
     queue = EvaluationQueue(queue_folder(tmp_path / "model"))
     queue.begin(0)
     queue.add(_entry(7), {"weight": torch.zeros(2)})
-    with pytest.raises(ValueError, match="1 evaluations of this training wait in .*alaunch"):
+    with pytest.raises(ValueError, match=r"1 evaluations of this training wait in .*alaunch"):
         make(tmp_path, resume=None).fit(Shared(), samples(), samples(8))
 
 
@@ -154,7 +154,8 @@ def test_the_queue_holds_whole_entries_and_reads_no_others(tmp_path: Path) -> No
     assert (entry, weights["weight"].tolist()) == (_entry(4), [4.0, 4.0])
     # What comes after the checkpoint that a run goes on from will come again.
     queue.begin(10)
-    assert queue.waiting() == [2, 4] and not list((tmp_path / "queue" / "waiting").glob("draft*"))
+    assert queue.waiting() == [2, 4]
+    assert not list((tmp_path / "queue" / "waiting").glob("draft*"))
     file = tmp_path / "queue" / "waiting" / "000000002" / "entry.json"
     stored = json.loads(file.read_text())
     for wrong, said in (({**stored, "step": "2"}, "step must be"), ({**stored, "step": True}, "step must be")):
@@ -244,9 +245,9 @@ def test_several_processes_in_each_group(tmp_path: Path) -> None:
     assert [step for step, _ in evaluations(tmp_path / "run")] == sorted([0, 2, 4, 6, 8, 10, 12] * 2)
     counts = {value for _, values in evaluations(tmp_path / "run") for name, value in values.items() if "count" in name}
     assert counts == {20.0, 9.0}
+    words = [sys.executable, "-m", "trainwright.compat.accmt", "launch", "--cpu", "-N", "2"]
     result = subprocess.run(
-        [sys.executable, "-m", "trainwright.compat.accmt", "launch", "--cpu", "-N", "2"]
-        + [accmt_asynchronous.__file__, str(tmp_path / "sync")],
+        [*words, accmt_asynchronous.__file__, str(tmp_path / "sync")],
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

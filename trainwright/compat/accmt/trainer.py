@@ -72,6 +72,9 @@ class Trainer:
     True
     """
 
+    #: Where it is told: that of the training whose weights are evaluated here.
+    _seed: int | None = None
+
     def __init__(
         self,
         hps_config: str | dict[str, Any] | HyperParameters,
@@ -118,13 +121,10 @@ class Trainer:
         tracking = tracking_settings(settings, self._tracker_options)
         self._debug_level = debug_level()
         set_for_debugging(settings, self._debug_level)
-        self._group = this_group()
-        set_for_two_groups(settings, self._group)
-        is_untold = self._debug_level or (self._group is not None and not self._group.trains)
-        self._tracking: dict[str, Any] = {"report_to": "none"} if is_untold else tracking
-        self._seed: int | None = None
-        if needless and settings.verbose:
-            _say_needless(needless)
+        self._group = set_for_two_groups(settings, this_group())
+        is_told = not self._debug_level and not self._only_evaluates
+        self._tracking: dict[str, Any] = tracking if is_told else {"report_to": "none"}
+        _say_needless(needless if settings.verbose else [])
         self._metrics = metrics_by_set(later.metrics)
         self._events = CallbackEvents([*later.all_callbacks, *timings()])
         self._monitor = Monitor.of(monitor)
@@ -159,7 +159,7 @@ class Trainer:
     ) -> TrainOutput:
         """Train ``module``, or a transformers model by name or (name, class); ``kwargs`` go to ``from_pretrained``."""
         module = as_module(module, kwargs)
-        if self._group is not None and not self._group.trains:
+        if self._only_evaluates:
             return self._evaluate_elsewhere(module, val_dataset)
         train = training_data(module, train_dataset)
         with as_loud_as_asked(self._settings.verbose):
@@ -176,6 +176,10 @@ class Trainer:
             if wanted is not None and native.state.global_step == self._keeper.first_step:
                 logger.info("%s is finished already: nothing was left to train.", wanted)
         return output
+
+    @property
+    def _only_evaluates(self) -> bool:
+        return self._group is not None and not self._group.trains
 
     def _hand_over_evaluations(self, native: Loop) -> None:
         """Where another group of processes evaluates: let it."""
@@ -391,4 +395,5 @@ class Trainer:
 
 
 def _say_needless(names: list[str]) -> None:
-    warnings.warn(f"{', '.join(names)} change nothing here: leave them out.", TrainwrightWarning, stacklevel=3)
+    if names:
+        warnings.warn(f"{', '.join(names)} change nothing here: leave them out.", TrainwrightWarning, stacklevel=3)

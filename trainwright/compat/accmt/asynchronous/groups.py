@@ -28,6 +28,10 @@ class Group:
         """A name for this launch that no other has."""
         return self.folder.name
 
+    def is_asked_to_stop(self) -> bool:
+        """Whether a signal has come to the launcher, which hands it on: who waits need not wait any longer."""
+        return asked_note(self.folder).exists()
+
     def other_has_ended(self) -> bool:
         """Whether nobody is in the other group any more."""
         other = EVALUATION if self.trains else TRAINING
@@ -49,6 +53,11 @@ def this_group(environment: Mapping[str, str] = os.environ) -> Group | None:
 def ended_note(folder: Path, group: str) -> Path:
     """Where the launcher notes that a group has ended."""
     return folder / f"{group}.ended"
+
+
+def asked_note(folder: Path) -> Path:
+    """Where the launcher notes that a signal has come."""
+    return folder / "asked"
 
 
 def _is_alive(process: int) -> bool:

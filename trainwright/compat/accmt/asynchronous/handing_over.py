@@ -117,13 +117,12 @@ class HandingOver(TrainerCallback, ExportableState):
 
     def _wait_until_fewer_than(self, most: int) -> str:
         """ "room", or "gone" where nobody evaluates any more, or "stop" where this training is asked to stop."""
-        run = self._tools.native._present_run()
         while True:
             self._report()
             # Before the look: whoever is gone leaves what waits now.
             is_gone = self._group.other_has_ended()
             waiting = len(self._queue.waiting())
-            if run.stops is not None and run.stops.asked:
+            if self._group.is_asked_to_stop():
                 return "stop"
             if is_gone:
                 self._say_that_it_is_alone(waiting)

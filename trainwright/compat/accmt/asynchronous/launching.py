@@ -20,6 +20,7 @@ from trainwright.compat.accmt.asynchronous.groups import (
     LAUNCHED_BY,
     TRAINING,
     TRAINS,
+    asked_note,
     ended_note,
 )
 from trainwright.launch.torchrun import LAUNCHER
@@ -46,6 +47,8 @@ def launch_groups(commands: Mapping[str, Sequence[str]], environments: Mapping[s
 
         def hand_on(number: int, frame: FrameType | None) -> None:
             asked.append(number)
+            # Before the signal itself: it may end a wait of the training for the others.
+            asked_note(folder).touch()
             for group, process in groups.items():
                 if process.poll() is None:
                     # Who evaluates answers fewer of them; all of them ask to stop.

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from trainwright.compat.accmt.settings import Settings
 
 
-def set_for_two_groups(settings: Settings, group: Group | None) -> None:
+def set_for_two_groups(settings: Settings, group: Group | None) -> Group | None:
     """Refuse what follows evaluations, which come later than the steps they are of; say the rest in other words."""
     if group is None:
-        return
+        return None
     if settings.later.patience is not None:
         raise ValueError(
             "patience ends a training by its evaluations, which come later here than the steps they are of: use "
@@ -25,6 +25,7 @@ def set_for_two_groups(settings: Settings, group: Group | None) -> None:
     if not group.trains:
         # Its run directory is not the training's: it logs nothing, and saves no checkpoint.
         settings.checkpoint = str(group.folder / "evaluation")
+    return group
 
 
 def without_evaluations(cadence: str, evaluate_every: int | None) -> str:
