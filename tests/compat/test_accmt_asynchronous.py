@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from tests.compat import accmt_asynchronous
 from tests.compat.accmt_asynchronous import trained
 from tests.compat.accmt_modules import Shared, hyper, make, samples
+from trainwright.compat.accmt import HyperParameterSearch
 from trainwright.compat.accmt.__main__ import main
 from trainwright.compat.accmt.asynchronous.groups import EVALUATION, ended_note
 from trainwright.compat.accmt.asynchronous.queue import Entry, EvaluationQueue, queue_folder
@@ -118,6 +119,10 @@ def test_debugging_leaves_no_queue_behind(
 def test_what_follows_evaluations_is_refused(tmp_path: Path, training_group: Path) -> None:
     with pytest.raises(ValueError, match="patience"):
         make(tmp_path, patience=2)
+    search = HyperParameterSearch(Shared, samples(), samples(8))
+    search.set_parameters(learning_rate=[1e-3, 1e-1])
+    with pytest.raises(ValueError, match="use launch"):
+        search.optimize(n_trials=1)
 
 
 def test_what_waits_is_not_left_behind_by_launch(tmp_path: Path) -> None:
