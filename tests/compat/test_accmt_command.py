@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from tests.compat.accmt_modules import Shared, hyper, make, samples
 from trainwright.compat.accmt import HyperParameters
@@ -127,3 +128,32 @@ def test_example_and_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     make(tmp_path).fit(Shared(), samples())
     assert main(["get", "checkpoint-model", "--out", "taken"]) == 0
     assert [path.name for path in (tmp_path / "taken").iterdir()] == ["model.safetensors"]
+    assert main(["get", "checkpoint-model", "--out", "halved", "--dtype", "bfloat16"]) == 0
+    whole, half = (load_file(tmp_path / name / "model.safetensors") for name in ("taken", "halved"))
+    assert all(torch.equal(half[name], whole[name].bfloat16()) for name in whole)
+    assert main(["get", "checkpoint-model", "--out", "other", "--dtype", "int8"]) == 2
+    assert not (tmp_path / "other").exists()
+
+
+def test_timings_of_each_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ACCMT_DEBUG_TIMINGS", "1")
+    make(tmp_path, hyper(epochs=1, scheduler={"type": "Constant"})).fit(Shared(), samples())
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
+    assert [line.partition(":")[0] for line in lines] == [f"step {number}" for number in range(1, 8)]
+    parts = ("batch_iteration", "training_step", "backward", "optimizer_step", "scheduler_step", "zero_grad")
+    assert all(f"{part} 0." in line for part in parts for line in lines)
+
+
+def test_tensors_in_the_precision_of_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainwright.compat import accmt as door
+
+    ours = torch.ones(2, dtype=torch.float64)
+    assert door.precision == torch.float32
+    assert door.autocast(ours).dtype == torch.float32
+    monkeypatch.setenv("ACCMT_STRATEGY", "ddp-bf16")
+    first, second = door.autocast(ours, ours)
+    assert door.precision == first.dtype == second.dtype == torch.bfloat16
+    door.autocast_(ours)
+    assert ours.dtype == torch.bfloat16

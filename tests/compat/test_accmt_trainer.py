@@ -116,8 +116,26 @@ def test_resume_words(tmp_path: Path) -> None:
     make(tmp_path, hyper(epochs=1)).fit(anew, samples())
     assert len(anew.seen) == 7
     assert checkpoints(tmp_path) == ["checkpoint-7"]
-    with pytest.raises(ValueError, match="known by their step"):
+
+
+def test_a_number_resumes_from_that_checkpoint_in_the_row(tmp_path: Path) -> None:
+    def trainer(epochs: int, **options: Any) -> Trainer:
+        return make(tmp_path, hyper(epochs=epochs), multiple_checkpoints=True, **options)
+
+    trainer(3).fit(Shared(), samples())
+    assert checkpoints(tmp_path) == ["checkpoint-14", "checkpoint-21", "checkpoint-7"]
+    resumed = Shared()
+    assert trainer(3, resume=2).fit(resumed, samples()).global_step == 21
+    assert len(resumed.seen) == 7
+    with pytest.raises(FileNotFoundError, match="holds 3 checkpoints"):
+        trainer(3, resume=4).fit(Shared(), samples())
+    for options, said in (({"resume": 0}, "the first checkpoint is 1"), ({"resume": -2}, "-1 is the newest")):
+        with pytest.raises(ValueError, match=said):
+            trainer(3, **options)
+    with pytest.raises(ValueError, match="multiple_checkpoints=True"):
         make(tmp_path, resume=3)
+    with pytest.raises(ValueError, match="no max_checkpoints"):
+        trainer(3, resume=3, max_checkpoints=2)
 
 
 @pytest.mark.slow

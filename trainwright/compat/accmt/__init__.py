@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trainwright.compat.accmt.callbacks import Callback
+from trainwright.compat.accmt.casting import autocast, autocast_
+from trainwright.compat.accmt.casting import precision as _precision
 from trainwright.compat.accmt.collate_fns import (
     DataCollatorForLanguageModeling,
     DataCollatorForLongestSequence,
@@ -37,6 +39,8 @@ from trainwright.engines.torch.randomness import set_seed
 
 if TYPE_CHECKING:
     from trainwright.compat.accmt.progress import tqdm as tqdm
+
+    precision: torch.dtype
 
 __all__ = [
     "AcceleratorModule",
@@ -73,11 +77,14 @@ __all__ = [
     "WandB",
     "accelerator",
     "allow_tf32",
+    "autocast",
+    "autocast_",
     "on_last_process",
     "on_local_main_process",
     "on_local_process",
     "on_main_process",
     "on_process",
+    "precision",
     "set_seed",
     "tqdm",
 ]
@@ -94,4 +101,6 @@ def __getattr__(name: str) -> Any:
         from trainwright.compat.accmt.progress import tqdm
 
         return tqdm
+    if name == "precision":
+        return _precision()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

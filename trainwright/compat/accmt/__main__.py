@@ -1,10 +1,11 @@
 """``python -m trainwright.compat.accmt``: ACCMT's command line.
 
 launch [-n 0,1 | -n all] [-N 2] [--cpu] [--strat NAME] file args...  run a script in several processes
-debug [--level 3] ... file args...                                   the same without the traces of a training
+alaunch -n 0,1 -e 2 ... file args...                                 the same, with evaluations on other GPUs
+debug [--level 3] ... file args...                                   without the traces of a training; adebug too
 debug-levels                                                        what --level may be
 example                                                             write hps_example.yaml
-get CHECKPOINT --out FOLDER                                          the model of a checkpoint
+get CHECKPOINT --out FOLDER [--dtype bfloat16]                       the model of a checkpoint
 strats [--ddp] [--fsdp] [--deepspeed]                               what --strat may be
 """
 
@@ -19,7 +20,8 @@ from pathlib import Path
 
 from trainwright.checkpoint.directory import newest_good
 from trainwright.checkpoint.manifest import verify
-from trainwright.compat.accmt.debugging import LEVELS
+from trainwright.compat.accmt.converting import convert_model, floating_type
+from trainwright.compat.accmt.debugging import LEVELS, VARIABLE_OF_TIMINGS
 from trainwright.compat.accmt.debugging import VARIABLE as VARIABLE_OF_LEVEL
 from trainwright.compat.accmt.strategies import VARIABLE, WAYS, names, settings_of
 from trainwright.launch.torchrun import launch, torchrun_command
@@ -66,9 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     for name, says in (("launch", "run a script in several processes"), ("debug", "run it without leaving traces")):
         _add_launch(commands.add_parser(name, help=says), debugs=name == "debug")
     for name in ("alaunch", "async-launch", "adebug", "async-debug"):
-        other = commands.add_parser(name, help="not offered", prefix_chars="\0", add_help=False)
-        other.add_argument("rest", nargs="*")
-        other.set_defaults(run=_refuse_asynchronous)
+        says = f"{'debug' if name.endswith('debug') else 'launch'}, with evaluations on other GPUs"
+        _add_launch(commands.add_parser(name, help=says), debugs=name.endswith("debug"), evaluates_elsewhere=True)
     levels = commands.add_parser("debug-levels", help="what debug --level may be")
     levels.add_argument("--level", "-L", "-l", type=int, choices=list(LEVELS), help="one of them")
     levels.set_defaults(run=_levels)
@@ -77,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     get = commands.add_parser("get", help="the model of a checkpoint")
     get.add_argument("checkpoint", help="a checkpoint-N folder, or the folder that holds them")
     get.add_argument("--out", "-O", "-o", required=True, help="where the model goes")
+    get.add_argument("--dtype", help="float32, bfloat16, ...: what the weights become; as they are, if left out")
     get.set_defaults(run=_get)
     strats = commands.add_parser("strats", help="what --strat may be")
     for way in FAMILIES:
@@ -85,43 +87,80 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_launch(start: argparse.ArgumentParser, *, debugs: bool) -> None:
+def _add_launch(start: argparse.ArgumentParser, *, debugs: bool, evaluates_elsewhere: bool = False) -> None:
     start.add_argument("-n", "--gpus", help="GPUs to use, such as 0,1; all; available")
     start.add_argument("-N", "--number", help="how many processes, or a range of GPUs such as 2:4")
     start.add_argument("--cpu", action="store_true", help="use no GPU")
     start.add_argument("--strat", default="ddp", help="how the training is spread; strats lists the names")
-    start.add_argument("--debug-timings", action="store_true", help="not offered")
+    start.add_argument("--debug-timings", action="store_true", help="print how long the parts of each step take")
+    if evaluates_elsewhere:
+        indices = "GPUs that evaluate, such as 2,3; with --cpu as many processes as there are numbers"
+        start.add_argument("-e", "--evaluation-device-indices", help=indices)
     if debugs:
         start.add_argument("--level", "-L", "-l", type=int, default=3, choices=list(LEVELS), help="see debug-levels")
     else:
         start.set_defaults(level=None)
     start.add_argument("file", help="the script")
     start.add_argument("script_arguments", nargs=argparse.REMAINDER)
-    start.set_defaults(run=_launch)
+    start.set_defaults(run=_launch_both if evaluates_elsewhere else _launch)
 
 
 def _launch(given: argparse.Namespace) -> int:
+    environment = _environment(given)
+    devices = [] if given.cpu else _devices(given)
+    processes = _count(given.number) if given.cpu else len(devices)
+    environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+    return launch(_command(given, processes), environment=environment)
+
+
+def _launch_both(given: argparse.Namespace) -> int:
+    """Two groups: one trains, the other evaluates."""
+    from trainwright.compat.accmt.asynchronous.groups import EVALUATION, TRAINING
+    from trainwright.compat.accmt.asynchronous.launching import launch_groups
+
+    environment = _environment(given)
+    if settings_of(given.strat)["backend"].partition("-")[0] != "ddp":
+        raise ValueError(
+            f"--strat {given.strat}: with evaluations elsewhere every process has the whole model; use ddp."
+        )
+    wanted = given.evaluation_device_indices
+    if given.cpu:
+        devices: dict[str, list[str]] = {TRAINING: [], EVALUATION: []}
+        count = {TRAINING: _count(given.number), EVALUATION: len((wanted or "0").strip(",").split(","))}
+    else:
+        if not wanted or (not given.gpus and not given.number):
+            raise ValueError("say which GPUs train and which evaluate: -n 0,1 -e 2 (or --cpu).")
+        evaluating = argparse.Namespace(gpus=wanted.strip(","), number=None)
+        devices = {TRAINING: _devices(given), EVALUATION: _devices(evaluating)}
+        count = {group: len(found) for group, found in devices.items()}
+    environments = {
+        group: {**environment, "CUDA_VISIBLE_DEVICES": ",".join(devices[group])} for group in (TRAINING, EVALUATION)
+    }
+    return launch_groups({group: _command(given, number) for group, number in count.items()}, environments)
+
+
+def _environment(given: argparse.Namespace) -> dict[str, str]:
+    """What all processes are told."""
     if given.strat.endswith((".yaml", ".yml")):
         raise ValueError(
             f"--strat {given.strat}: accelerate's files are not read; name one of {', '.join(WAYS)}, or give the "
             "Trainer's arguments."
         )
-    if given.debug_timings:
-        raise ValueError("--debug-timings is not offered: the log says how fast steps are.")
     spread = settings_of(given.strat)
     if not Path(given.file).is_file():
         raise ValueError(f"there is no file {given.file}.")
-    devices = [] if given.cpu else _devices(given)
-    processes = _count(given.number) if given.cpu else len(devices)
-    environment = {"CUDA_VISIBLE_DEVICES": ",".join(devices)}
+    environment = {VARIABLE_OF_TIMINGS: "1"} if given.debug_timings else {}
     if given.level is not None:
         environment[VARIABLE_OF_LEVEL] = str(given.level)
     if spread != {"backend": "ddp"}:
         # Where nothing is said, the number of processes decides.
         environment[VARIABLE] = given.strat
+    return environment
+
+
+def _command(given: argparse.Namespace, processes: int) -> list[str]:
     script = [given.file, *given.script_arguments]
-    command = [sys.executable, *script] if processes == 1 else torchrun_command(script, processes=processes)
-    return launch(command, environment=environment)
+    return [sys.executable, *script] if processes == 1 else torchrun_command(script, processes=processes)
 
 
 def _devices(given: argparse.Namespace) -> list[str]:
@@ -177,10 +216,13 @@ def _get(given: argparse.Namespace) -> int:
     target = Path(given.out)
     if target.exists():
         raise ValueError(f"{target} is there already.")
+    dtype = None if given.dtype is None else floating_type(given.dtype)
     target.mkdir(parents=True)
     for file in checkpoint.iterdir():
         if file.is_file() and not file.name.startswith(_NOT_THE_MODEL):
             shutil.copy2(file, target / file.name)
+    if dtype is not None:
+        convert_model(target, dtype)
     print(f"Wrote the model of {checkpoint} to {target}.")
     return 0
 
@@ -195,12 +237,6 @@ def _levels(given: argparse.Namespace) -> int:
     for level in LEVELS if given.level is None else [given.level]:
         print(f"{level}{' (default)' if level == 3 else ''}: {LEVELS[level]}")
     return 0
-
-
-def _refuse_asynchronous(given: argparse.Namespace) -> int:
-    raise ValueError(
-        "evaluation on other GPUs while training goes on is not offered: launch evaluates on the GPUs that train."
-    )
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ logger = logging.getLogger("trainwright")
 
 #: How ``debug`` tells the processes it starts.
 VARIABLE = "ACCMT_DEBUG_MODE"
+#: How ``--debug-timings`` does.
+VARIABLE_OF_TIMINGS = "ACCMT_DEBUG_TIMINGS"
 LEVELS = {
     1: "no tracker is told anything, and data is loaded in the process itself, so that breakpoints work",
     2: "as 1, and nothing is compiled",

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
+from trainwright.compat.accmt.asynchronous.groups import this_group
 from trainwright.compat.accmt.hyperparameters import HyperParameters, Scheduler, options_of
 from trainwright.compat.accmt.modules import AcceleratorModule
 from trainwright.compat.accmt.this_process import ThisProcess
@@ -106,6 +107,8 @@ class HyperParameterSearch:
                 "HyperParameterSearch is for one process, as the others would try other values; with several use "
                 "trainwright.Trainer.hyperparameter_search."
             )
+        if this_group() is not None:
+            raise ValueError("HyperParameterSearch looks at evaluations after each trial: use launch, not alaunch.")
         study = optuna.create_study(direction=direction, study_name="Hyper Parameter Search")
         study.optimize(lambda trial: self._score(trial, best_metric_fn or _validation_loss), n_trials=n_trials)
         print(f"Best value: {study.best_value}", "Best parameters:", sep="\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 from torch import nn
 from torch.utils.data import DataLoader
@@ -24,8 +24,19 @@ from trainwright.trainer import Trainer
 from trainwright.training.modules import is_loader
 
 
+class EvaluatesElsewhere(Protocol):
+    """Whoever is asked in place of an evaluation within a training."""
+
+    def evaluate(self) -> None: ...
+
+
 class Loop(Trainer):
     """``trainwright.Trainer`` over an adapted module."""
+
+    #: Who evaluates within a training, where it is not this Trainer.
+    elsewhere: EvaluatesElsewhere | None = None
+    #: Takes what is logged, where that is not yet for the log.
+    captured: list[dict[str, float]] | None = None
 
     def __init__(
         self,
@@ -88,11 +99,19 @@ class Loop(Trainer):
     def evaluate(
         self, eval_dataset: Any = None, ignore_keys: list[str] | None = None, metric_key_prefix: str = "eval"
     ) -> dict[str, float]:
+        if self.is_in_train and eval_dataset is None and self.elsewhere is not None and self.captured is None:
+            self.elsewhere.evaluate()
+            return {}
         is_named = isinstance(eval_dataset, str)
         self.adapter.validation_set = self._keys.get(eval_dataset, eval_dataset) if is_named else ONLY_SET
         # Once, also where there are several sets: each of these comes by here again, by its name.
         with self.told_of_evaluation() if self.is_in_train and eval_dataset is None else nullcontext():
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+
+    def evaluate_now(self) -> dict[str, float]:
+        """An evaluation of the training, whoever trains."""
+        with nullcontext() if self.is_in_train else self.told_of_evaluation():
+            return self.evaluate()
 
     @contextmanager
     def told_of_evaluation(self, module_too: bool = True) -> Iterator[None]:
@@ -129,6 +148,9 @@ class Loop(Trainer):
     # ---- a run
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if self.captured is not None:
+            self.captured.append({name: float(value) for name, value in logs.items()})
+            return
         # A copy: its names are changed on the way to the trackers, and those of `logs` decide which model is best.
         shown = dict(logs)
         super().log(shown, start_time)

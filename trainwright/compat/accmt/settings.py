@@ -164,11 +164,8 @@ class Settings:
             # The newest of several.
             self.resume = True
         if _is_whole(self.resume):
-            raise ValueError(
-                f"resume={self.resume}: checkpoints are known by their step here; True or -1 takes the newest, and an "
-                "older one is resumed by trainwright.Trainer.train(resume_from_checkpoint='.../checkpoint-N')."
-            )
-        if self.resume is not None:
+            self._check_place(int(self.resume or 0))
+        elif self.resume is not None:
             self.resume = truth("resume", self.resume)
         if self.model_saving_above is not None and self.model_saving_aboce is not None:
             raise ValueError("model_saving_above and model_saving_aboce are one argument: keep one.")
@@ -179,6 +176,16 @@ class Settings:
         # Now, and not when the first checkpoint is due.
         native_cadence(self.checkpoint_every)
         rescue_kinds(self.handlers)
+
+    def _check_place(self, number: int) -> None:
+        """A number for ``resume`` is a place in the row of checkpoints, from 1 on; so all of them must be there."""
+        if number < 1:
+            raise ValueError(f"resume={number}: the first checkpoint is 1; -1 is the newest.")
+        if not self.later.multiple_checkpoints or self.later.max_checkpoints is not None:
+            raise ValueError(
+                f"resume={number} counts checkpoints, and not all of them are kept here: pass multiple_checkpoints="
+                "True and no max_checkpoints, or resume=True for the newest."
+            )
 
     def _check_names(self) -> None:
         if self.checkpoint is not None and (not isinstance(self.checkpoint, (str, Path)) or not str(self.checkpoint)):

@@ -5,34 +5,39 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from trainwright.callbacks.progress import PrinterCallback
-from trainwright.checkpoint.directory import list_checkpoints, newest_good
 from trainwright.compat.accmt.adapter import AcceleratedModule
 from trainwright.compat.accmt.artifacts import Artifacts
+from trainwright.compat.accmt.asynchronous.following import follow, wait_for_training
+from trainwright.compat.accmt.asynchronous.groups import this_group
+from trainwright.compat.accmt.asynchronous.handing_over import HandingOver
+from trainwright.compat.accmt.asynchronous.measuring import Measuring
+from trainwright.compat.accmt.asynchronous.queue import EvaluationQueue, queue_folder
+from trainwright.compat.accmt.asynchronous.settings import set_for_two_groups
 from trainwright.compat.accmt.callbacks import CallbackEvents, EventsBridge
 from trainwright.compat.accmt.data import check_train_choices, data_choices, training_data, validation_data
 from trainwright.compat.accmt.debugging import debug_level, set_for_debugging
 from trainwright.compat.accmt.evaluation import EvaluationOptions, report
-from trainwright.compat.accmt.hyperparameters import HyperParameters, read_config
+from trainwright.compat.accmt.hyperparameters import HyperParameters
 from trainwright.compat.accmt.logs import InTheirWords, ValidationBatches
 from trainwright.compat.accmt.loop import Loop, prepared_teacher
+from trainwright.compat.accmt.loudness import as_loud_as_asked
 from trainwright.compat.accmt.metrics import metrics_by_set
 from trainwright.compat.accmt.modules import AcceleratorModule, attach_run
 from trainwright.compat.accmt.monitor import Monitor
+from trainwright.compat.accmt.resuming import seed_of, wanted_checkpoint
 from trainwright.compat.accmt.run_of_module import RunOfModule, as_module
 from trainwright.compat.accmt.savings import Kept, Saving, keepers, registered_saving, saving_modes
 from trainwright.compat.accmt.settings import Settings, native_settings, split_more, trainer_arguments
 from trainwright.compat.accmt.status import StatusKeeper, TrainingState
 from trainwright.compat.accmt.strategies import launched
 from trainwright.compat.accmt.this_process import ThisProcess
+from trainwright.compat.accmt.timings import timings
 from trainwright.compat.accmt.tracker import tracking_settings
 from trainwright.config import TrainingArguments
 from trainwright.config.warnings import TrainwrightWarning
@@ -49,6 +54,7 @@ class Trainer:
     given beyond them is an argument of later versions (``patience``, ``metrics``, ``callbacks``, ``max_checkpoints``,
     ...) or goes to the tracker that takes it (``run_name``, ``tags``, ...).
 
+    >>> import torch
     >>> from torch import nn
     >>> from torch.nn import functional as F
     >>> class Line(AcceleratorModule):
@@ -65,6 +71,9 @@ class Trainer:
     >>> (trainer.model_path / "pytorch_model.bin").is_file()
     True
     """
+
+    #: Where it is told: that of the training whose weights are evaluated here.
+    _seed: int | None = None
 
     def __init__(
         self,
@@ -112,11 +121,12 @@ class Trainer:
         tracking = tracking_settings(settings, self._tracker_options)
         self._debug_level = debug_level()
         set_for_debugging(settings, self._debug_level)
-        self._tracking: dict[str, Any] = {"report_to": "none"} if self._debug_level else tracking
-        if needless and settings.verbose:
-            _say_needless(needless)
+        self._group = set_for_two_groups(settings, this_group())
+        is_told = not self._debug_level and not self._only_evaluates
+        self._tracking: dict[str, Any] = tracking if is_told else {"report_to": "none"}
+        _say_needless(needless if settings.verbose else [])
         self._metrics = metrics_by_set(later.metrics)
-        self._events = CallbackEvents(later.all_callbacks)
+        self._events = CallbackEvents([*later.all_callbacks, *timings()])
         self._monitor = Monitor.of(monitor)
         self.model_path, self.checkpoint_path = settings.model_folder, settings.checkpoint_folder
         self.module: AcceleratorModule | None = None
@@ -149,11 +159,15 @@ class Trainer:
     ) -> TrainOutput:
         """Train ``module``, or a transformers model by name or (name, class); ``kwargs`` go to ``from_pretrained``."""
         module = as_module(module, kwargs)
+        if self._only_evaluates:
+            return self._evaluate_elsewhere(module, val_dataset)
         train = training_data(module, train_dataset)
-        with self._as_loud_as_asked():
+        with as_loud_as_asked(self._settings.verbose):
             check_train_choices(self._settings, train)
-            wanted = self._wanted_checkpoint()
+            wanted = wanted_checkpoint(self.checkpoint_path, self._settings.resume)
             native = self._prepared(module, None if self._debug_level >= 5 else val_dataset, wanted)
+            if native.eval_dataset is not None:
+                self._hand_over_evaluations(native)
             train = native.in_own_batches(train, self._settings.later.batch_samplers[0])
             if isinstance(train, Curriculum) and self.hps.max_steps is not None:
                 self._keeper.stage_ends = list(accumulate(stage.steps for stage in train.stages(self.hps.max_steps)))
@@ -162,6 +176,38 @@ class Trainer:
             if wanted is not None and native.state.global_step == self._keeper.first_step:
                 logger.info("%s is finished already: nothing was left to train.", wanted)
         return output
+
+    @property
+    def _only_evaluates(self) -> bool:
+        return self._group is not None and not self._group.trains
+
+    def _hand_over_evaluations(self, native: Loop) -> None:
+        """Where another group of processes evaluates: let it."""
+        queue = EvaluationQueue(queue_folder(self.model_path))
+        if self._group is not None:
+            tools, keeps = Measuring(native, self._keeper, self._kept), self._debug_level < 3
+            native.elsewhere = HandingOver(tools, queue, self._group, keeps_results=keeps)
+            native.add_callback(native.elsewhere)
+        elif self._settings.resume is not False and queue.waiting():
+            raise ValueError(
+                f"{len(queue.waiting())} evaluations of this training wait in {queue.folder}: go on with alaunch, "
+                "which does them, or remove the folder."
+            )
+
+    def _evaluate_elsewhere(self, module: AcceleratorModule, val_dataset: object) -> TrainOutput:
+        """``fit`` in the group that evaluates, until the other one has trained."""
+        assert self._group is not None
+        if self._debug_level >= 5 or validation_data(module, val_dataset)[0] is None:
+            return TrainOutput(0, 0.0, {})
+        queue = EvaluationQueue(queue_folder(self.model_path))
+        with as_loud_as_asked(self._settings.verbose):
+            notes = wait_for_training(queue, self._group)
+            self._seed = notes.seed
+            native = self._prepared(module, val_dataset)
+            # The training hands the same files over.
+            self._artifacts.hand_over = lambda path: None  # type: ignore[method-assign]
+            with prepared_teacher(module.teacher, native.args):
+                return follow(Measuring(native, self._keeper, self._kept), queue, self._group, notes)
 
     def register_model_saving(
         self, model_saving: str, saving_below: float | None = None, saving_above: float | None = None
@@ -209,7 +255,7 @@ class Trainer:
         other._settings, other.hps = options.settings(self._settings), copy.copy(self.hps)
         other.hps.batch_sizes = options.batch_sizes(self.hps.batch_sizes)
         other._metrics = self._metrics if options.metrics is None else metrics_by_set(options.metrics)
-        with other._as_loud_as_asked():
+        with as_loud_as_asked(other._settings.verbose):
             data, _ = validation_data(module, dataset)
             if data is None:
                 raise ValueError("evaluate needs data: pass a data set.")
@@ -244,7 +290,7 @@ class Trainer:
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Log ``values`` now."""
-        if self._native is None or not self._native.is_in_train:
+        if self._native is None or not (self._native.is_in_train or self._native.captured is not None):
             raise ValueError("Trainer.log() works while fit() runs.")
         self._native.log({name: float(value) for name, value in values.items()})
 
@@ -335,7 +381,7 @@ class Trainer:
         return InTheirWords(self._settings, sets)
 
     def _arguments(self, validates: bool, checkpoint: str | None, module: AcceleratorModule) -> TrainingArguments:
-        seed = _seed_of(checkpoint)
+        seed = seed_of(checkpoint) if self._seed is None else self._seed
         settings = native_settings(self._settings, self.hps, validates=validates, seed=seed)
         if settings["gradient_checkpointing"] and not hasattr(module.model, "gradient_checkpointing_enable"):
             settings["gradient_checkpointing"] = False
@@ -347,51 +393,7 @@ class Trainer:
             )
         return TrainingArguments(**settings, **self._tracking, **launched())
 
-    def _wanted_checkpoint(self) -> str | None:
-        """What to resume from; ``resume=True`` needs a checkpoint."""
-        folder, resume = self.checkpoint_path, self._settings.resume
-        if resume is False:
-            return None
-        found = newest_good(folder)
-        if found is not None:
-            return str(found)
-        if list_checkpoints(folder):
-            raise ValueError(f"Every checkpoint in {folder} is damaged; `trainwright verify {folder}` says how.")
-        if resume:
-            raise FileNotFoundError(
-                f"resume=True, and {folder} holds no checkpoint: pass resume=None to begin anew then."
-            )
-        return None
-
-    @contextmanager
-    def _as_loud_as_asked(self) -> Iterator[None]:
-        """``verbose=False``: no notes and no warnings, only errors."""
-        if self._settings.verbose:
-            yield
-            return
-        level = logger.level
-        logger.setLevel(logging.ERROR)
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                yield
-        finally:
-            logger.setLevel(level)
-
-
-def _seed_of(checkpoint: str | None) -> int:
-    """The seed that the script has set, or what torch drew for the first process; a resumed run has its own.
-
-    ACCMT has no argument for it, so a resumed run cannot ask for another.
-    """
-    if checkpoint is not None:
-        saved = read_config(Path(checkpoint) / "config.yaml").get("seed")
-        if isinstance(saved, int):
-            return saved
-    seed = torch.initial_seed() % 2**31
-    # Where none was set, torch has drawn another in every process, which would shuffle the data in another way.
-    return ThisProcess().gather_for_metrics([seed], use_gather_object=True)[0]
-
 
 def _say_needless(names: list[str]) -> None:
-    warnings.warn(f"{', '.join(names)} change nothing here: leave them out.", TrainwrightWarning, stacklevel=3)
+    if names:
+        warnings.warn(f"{', '.join(names)} change nothing here: leave them out.", TrainwrightWarning, stacklevel=3)

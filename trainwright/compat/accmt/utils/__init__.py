@@ -9,9 +9,17 @@ from trainwright.compat.accmt.utils.data import (
     prepare_array,
     prepare_dataframe,
 )
-from trainwright.compat.accmt.utils.distributed import all_gather_dictionary, gather, gather_object
+from trainwright.compat.accmt.utils.distributed import (
+    all_gather_dictionary,
+    gather,
+    gather_into_single_process,
+    gather_object,
+)
 from trainwright.compat.accmt.utils.globals import (
+    ASYNC,
+    ASYNC_TRAIN_GROUP,
     DEBUG_MODE,
+    DEBUG_TIMINGS,
     IS_CPU,
     IS_GPU,
     LAST_PROCESS,
@@ -33,7 +41,10 @@ from trainwright.compat.accmt.utils.seed import get_seed, set_seed
 from trainwright.compat.accmt.utils.tensor import drop_duplicates, pad
 
 __all__ = [
+    "ASYNC",
+    "ASYNC_TRAIN_GROUP",
     "DEBUG_MODE",
+    "DEBUG_TIMINGS",
     "IS_CPU",
     "IS_GPU",
     "LAST_PROCESS",
@@ -48,6 +59,7 @@ __all__ = [
     "drop_duplicates",
     "filter_kwargs",
     "gather",
+    "gather_into_single_process",
     "gather_object",
     "get_array_partition",
     "get_number_and_unit",

@@ -16,6 +16,17 @@ def gather(tensor: Tensor, num_processes: int | None = None) -> Tensor:
     return torch.cat(found).to(tensor.device) if isinstance(found, list) else tensor
 
 
+def gather_into_single_process(tensor: Tensor, dst: int = 0, remainder: int = 0) -> Tensor | None:
+    """The rows of all processes in process ``dst``, without the last ``remainder`` of them; None in the others."""
+    process = ThisProcess()
+    if not process.use_distributed:
+        return tensor
+    found = gather(tensor.reshape(1) if tensor.ndim == 0 else tensor)
+    if process.process_index != dst:
+        return None
+    return found[: len(found) - remainder]
+
+
 def gather_object(obj: Any, num_processes: int | None = None) -> Any:
     """What each process has, in a list; with one process the object itself."""
     process = ThisProcess()

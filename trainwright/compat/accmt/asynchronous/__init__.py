@@ -1,0 +1,1 @@
+"""``alaunch``: evaluations in processes of their own, while the training goes on."""
