@@ -198,11 +198,8 @@ def restore_callbacks(setup: Setup, saved: dict[str, Any]) -> None:
     left = {name: list(states) if isinstance(states, list) else [states] for name, states in saved.items()}
     left.pop("TrainerControl", None)
     stateful = [callback for callback in setup.callbacks.everyone if hasattr(callback, "state")]
-    _note_other_callbacks(left, Counter(type(callback).__name__ for callback in stateful))
-    for callback in stateful:
-        if not (states := left.get(type(callback).__name__)):
-            continue
-        state = states.pop(0)
+    _note_other_callbacks(left, stateful)
+    for callback, state in _with_their_states(stateful, left):
         kept = dict(state.get("attributes", {}))
         if setup.args.restore_callback_states_from_checkpoint:
             kept |= state.get("args", {})
@@ -213,14 +210,71 @@ def restore_callbacks(setup: Setup, saved: dict[str, Any]) -> None:
         vars(callback).update({name: value for name, value in kept.items() if name not in masked})
 
 
-def _note_other_callbacks(saved: dict[str, list[Any]], present: Counter[str]) -> None:
+def _with_their_states(callbacks: list[Any], saved: dict[str, list[Any]]) -> list[tuple[Any, dict[str, Any]]]:
+    """Callbacks with the states that are theirs, which ``saved`` loses.
+
+    Of several of a class: one that has an ``identity`` takes the state of the same; of the others those that were made
+    with the same arguments go together, and the rest in their order.
+    """
+    found: list[tuple[Any, dict[str, Any]]] = []
+    without = list(callbacks)
+    for fits in (_is_same, _has_same_arguments, _is_any):
+        for callback in list(without):
+            states = saved.get(type(callback).__name__, [])
+            state = next((state for state in states if fits(callback, state)), None)
+            if state is not None:
+                found.append((callback, state))
+                without.remove(callback)
+                states.remove(state)
+    _note_those_left(without, saved, {type(callback).__name__: callback for callback in callbacks})
+    return found
+
+
+def _is_same(callback: Any, state: dict[str, Any]) -> bool:
+    return hasattr(callback, "identity") and state.get("identity") == callback.identity
+
+
+def _has_same_arguments(callback: Any, state: dict[str, Any]) -> bool:
+    return _is_any(callback, state) and bool(state.get("args")) and callback.state().get("args") == state["args"]
+
+
+def _is_any(callback: Any, state: dict[str, Any]) -> bool:
+    """An earlier version did not write down whose a state is."""
+    return not hasattr(callback, "identity") or "identity" not in state
+
+
+def _note_those_left(without: list[Any], states: dict[str, list[Any]], present: dict[str, Any]) -> None:
+    """Of callbacks that have an identity: say who starts anew, and whose state finds nobody."""
+    for callback in without:
+        if hasattr(callback, "identity") and type(callback).__name__ in states:
+            text = "The checkpoint holds no state of %s (%s): it starts anew."
+            logger.warning(text, _shown(callback), _in_short(callback.identity))
+    for name, left in states.items():
+        for identity in (state["identity"] for state in left if "identity" in state and name in present):
+            text = "The checkpoint holds the state of %s (%s), which this run does not have."
+            logger.warning(text, _shown(present[name]), _in_short(identity))
+
+
+def _in_short(identity: dict[str, Any]) -> str:
+    """The first thing that an identity says."""
+    first = next(iter(identity.values()), None)
+    return " + ".join(map(str, first)) if isinstance(first, list) else str(first)
+
+
+def _shown(callback: Any) -> str:
+    """What the user calls it."""
+    return getattr(callback, "shown_as", type(callback).__name__)
+
+
+def _note_other_callbacks(saved: dict[str, list[Any]], present: list[Any]) -> None:
     """Say whose state finds no callback, or is not there for each of them."""
+    counts, shown = Counter(type(each).__name__ for each in present), {type(each).__name__: each for each in present}
     for name, states in saved.items():
-        if not present[name]:
+        if not counts[name]:
             logger.warning("The checkpoint holds the state of %s, which this run does not have.", name)
-        elif len(states) != present[name]:
+        elif len(states) != counts[name] and not all("identity" in state for state in states):
             text = "The checkpoint holds the state of %d %s, and this run has %d: the first of each go together."
-            logger.warning(text, len(states), name, present[name])
+            logger.warning(text, len(states), _shown(shown[name]), counts[name])
 
 
 def load_best_model(run: TrainingRun) -> None:

@@ -66,12 +66,12 @@ class Loop(Trainer):
         collate = self._choices.val_collate
         return eval_loader(dataset, sampler=order, collate=collate, args=self.args, batch_size=batch_size)
 
-    def in_own_batches(self, data: Any, batch_sampler: Any) -> Any:
+    def in_own_batches(self, data: Any, batch_sampler: Any, *, trains: bool = False) -> Any:
         """``data`` as a loader over the batches that a user's batch sampler makes, if there is one."""
         if batch_sampler is None or data is None or is_loader(data, "batch_sampler"):
             return data
         if isinstance(data, dict):
-            return {name: self.in_own_batches(each, batch_sampler) for name, each in data.items()}
+            return {name: self.in_own_batches(each, batch_sampler, trains=trains) for name, each in data.items()}
         if isinstance(data, Curriculum):
             raise ValueError("batch_sampler chooses among one data set, and a curriculum has several: leave it out.")
         if isinstance(batch_sampler, CustomBatchSampler) and self.args.world_size > 1:
@@ -79,7 +79,7 @@ class Loop(Trainer):
                 "batch_sampler: a CustomBatchSampler divides the data between processes itself, and here the Trainer "
                 "does: derive it from torch.utils.data.Sampler, and let it give the batches of all processes."
             )
-        collate = self._choices.val_collate if data is self.eval_dataset else self._choices.train_collate
+        collate = self._choices.train_collate if trains else self._choices.val_collate
         workers = self.args.dataloader_num_workers
         return DataLoader(data, batch_sampler=batch_sampler, collate_fn=collate, num_workers=workers)
 
@@ -133,6 +133,17 @@ class Loop(Trainer):
         shown = dict(logs)
         super().log(shown, start_time)
         logs.update({name: value for name, value in shown.items() if name == "epoch"})
+
+
+@contextmanager
+def same_modes_after(module: nn.Module) -> Iterator[None]:
+    """Whatever an evaluation does: afterwards each part trains that did before. It may be in the midst of a training."""
+    before = [(part, part.training) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, was_training in before:
+            part.training = was_training
 
 
 @contextmanager

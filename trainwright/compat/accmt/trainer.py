@@ -23,7 +23,7 @@ from trainwright.compat.accmt.debugging import debug_level, set_for_debugging
 from trainwright.compat.accmt.evaluation import EvaluationOptions, report
 from trainwright.compat.accmt.hyperparameters import HyperParameters, read_config
 from trainwright.compat.accmt.logs import InTheirWords, ValidationBatches
-from trainwright.compat.accmt.loop import Loop, prepared_teacher
+from trainwright.compat.accmt.loop import Loop, prepared_teacher, same_modes_after
 from trainwright.compat.accmt.metrics import metrics_by_set
 from trainwright.compat.accmt.modules import AcceleratorModule, attach_run
 from trainwright.compat.accmt.monitor import Monitor
@@ -154,7 +154,7 @@ class Trainer:
             check_train_choices(self._settings, train)
             wanted = self._wanted_checkpoint()
             native = self._prepared(module, None if self._debug_level >= 5 else val_dataset, wanted)
-            train = native.in_own_batches(train, self._settings.later.batch_samplers[0])
+            train = native.in_own_batches(train, self._settings.later.batch_samplers[0], trains=True)
             if isinstance(train, Curriculum) and self.hps.max_steps is not None:
                 self._keeper.stage_ends = list(accumulate(stage.steps for stage in train.stages(self.hps.max_steps)))
             with prepared_teacher(module.teacher, native.args):
@@ -214,8 +214,10 @@ class Trainer:
             if data is None:
                 raise ValueError("evaluate needs data: pass a data set.")
             native = other._prepared(module, None, step=eval_logic_fn_name)
+            own = native.in_own_batches(data, self._settings.later.batch_samplers[1])
             with prepared_teacher(module.teacher, native.args), native.told_of_evaluation(module_hooks):
-                found = native.test(native.in_own_batches(data, self._settings.later.batch_samplers[1]))
+                with same_modes_after(native.adapter):
+                    found = native.test(own)
         words = self._words(list(data) if isinstance(data, Mapping) else None)
         results = words.results({f"eval_{name.removeprefix('test_')}": value for name, value in found.items()})
         if "test_loss" in found:
