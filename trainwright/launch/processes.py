@@ -1,8 +1,8 @@
 """torchrun for trainings: ``python -m trainwright.launch.processes ...``, with torchrun's arguments.
 
 Where it differs: on one machine it listens on 127.0.0.1 only; a signal is handed on to the processes and they take the
-time they need to save, up to ``TRAINWRIGHT_STOP_SECONDS``; a run that was asked to stop is not started again; and the exit code is that of the processes
-(75 for a run that was stopped and saved), where torchrun always ends with 1.
+time they need to save, up to ``TRAINWRIGHT_STOP_SECONDS``; a run that was asked to stop is not started again; and the
+exit code is that of the processes (75 for a run that was stopped and saved), where torchrun always ends with 1.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from trainwright.compat.accmt.adapter import AcceleratedModule
 from trainwright.compat.accmt.callbacks import CallbackEvents
 from trainwright.compat.accmt.data import DataChoices
-from trainwright.compat.accmt.metrics import means_of
+from trainwright.compat.accmt.metrics import joined_values, means_of
 from trainwright.compat.accmt.samplers import CustomBatchSampler
 from trainwright.compat.accmt.status import ONLY_SET
 from trainwright.config import TrainingArguments
@@ -122,7 +122,7 @@ class Loop(Trainer):
         gather = self.engine.backend.gather
         found = means_of(adapter.unasked, gather)
         for metric in metrics:
-            found |= metric.result(gather)
+            joined_values(metric, metric.result(gather), found)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in found.items()})
         return output
 
@@ -137,7 +137,7 @@ class Loop(Trainer):
 
 @contextmanager
 def same_modes_after(module: nn.Module) -> Iterator[None]:
-    """Whatever an evaluation does: afterwards each part trains that did before. It may be in the midst of a training."""
+    """Whatever an evaluation does: afterwards each part trains that did before. It may be amid a training."""
     before = [(part, part.training) for part in module.modules()]
     try:
         yield

@@ -11,8 +11,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from trainwright.callbacks.progress import PrinterCallback
 from trainwright.checkpoint.directory import list_checkpoints, newest_good
 from trainwright.compat.accmt.adapter import AcceleratedModule
@@ -21,15 +19,22 @@ from trainwright.compat.accmt.callbacks import CallbackEvents, EventsBridge
 from trainwright.compat.accmt.data import check_train_choices, data_choices, training_data, validation_data
 from trainwright.compat.accmt.debugging import debug_level, set_for_debugging
 from trainwright.compat.accmt.evaluation import EvaluationOptions, report
-from trainwright.compat.accmt.hyperparameters import HyperParameters, read_config
+from trainwright.compat.accmt.hyperparameters import HyperParameters
 from trainwright.compat.accmt.logs import InTheirWords, ValidationBatches
 from trainwright.compat.accmt.loop import Loop, prepared_teacher, same_modes_after
-from trainwright.compat.accmt.metrics import metrics_by_set
+from trainwright.compat.accmt.metrics import check_names, metrics_by_set
 from trainwright.compat.accmt.modules import AcceleratorModule, attach_run
 from trainwright.compat.accmt.monitor import Monitor
 from trainwright.compat.accmt.run_of_module import RunOfModule, as_module
 from trainwright.compat.accmt.savings import Kept, Saving, keepers, registered_saving, saving_modes
-from trainwright.compat.accmt.settings import Settings, native_settings, split_more, trainer_arguments
+from trainwright.compat.accmt.settings import (
+    Settings,
+    native_settings,
+    say_needless,
+    seed_of,
+    split_more,
+    trainer_arguments,
+)
 from trainwright.compat.accmt.status import StatusKeeper, TrainingState
 from trainwright.compat.accmt.strategies import launched
 from trainwright.compat.accmt.this_process import ThisProcess
@@ -114,7 +119,7 @@ class Trainer:
         set_for_debugging(settings, self._debug_level)
         self._tracking: dict[str, Any] = {"report_to": "none"} if self._debug_level else tracking
         if needless and settings.verbose:
-            _say_needless(needless)
+            say_needless(needless)
         self._metrics = metrics_by_set(later.metrics)
         self._events = CallbackEvents(later.all_callbacks)
         self._monitor = Monitor.of(monitor)
@@ -136,7 +141,8 @@ class Trainer:
         **more: Any,
     ) -> Trainer:
         """A Trainer whose arguments stand in a file (YAML, JSON) or dict: below ``trainer``, with ``hps`` beside it."""
-        return cls(**trainer_arguments(config), log_with=log_with, sampler=sampler, collate_fn=collate_fn, **more)
+        named = {"log_with": log_with, "sampler": sampler, "collate_fn": collate_fn}
+        return cls(**trainer_arguments(config, {k: value for k, value in named.items() if value is not None} | more))
 
     # ---- training
 
@@ -174,6 +180,12 @@ class Trainer:
         saving = registered_saving(model_saving, saving_below, saving_above)
         self._registered = [*(one for one in self._registered if one.mode != saving.mode), saving]
 
+    def save_model(self, folder: str | Path) -> None:
+        """Write the model of ``fit`` as it is now, as safetensors."""
+        if self._native is None:
+            raise ValueError("save_model writes the model of fit(): call that first.")
+        self._native.save_model(str(folder))
+
     def log_artifact(self, path: str | Path) -> None:
         """Hand a file or a folder to the tracker; before ``fit``, as soon as it runs."""
         self._artifacts.add(Path(path), self._native)
@@ -208,16 +220,18 @@ class Trainer:
         other = copy.copy(self)
         other._settings, other.hps = options.settings(self._settings), copy.copy(self.hps)
         other.hps.batch_sizes = options.batch_sizes(self.hps.batch_sizes)
-        other._metrics = self._metrics if options.metrics is None else metrics_by_set(options.metrics)
+        if options.metrics is not None:
+            other._metrics = metrics_by_set(options.metrics)
+            check_names(other._metrics, None, self._settings.names_taken)
         with other._as_loud_as_asked():
             data, _ = validation_data(module, dataset)
             if data is None:
                 raise ValueError("evaluate needs data: pass a data set.")
             native = other._prepared(module, None, step=eval_logic_fn_name)
             own = native.in_own_batches(data, self._settings.later.batch_samplers[1])
-            with prepared_teacher(module.teacher, native.args), native.told_of_evaluation(module_hooks):
-                with same_modes_after(native.adapter):
-                    found = native.test(own)
+            told = native.told_of_evaluation(module_hooks)
+            with prepared_teacher(module.teacher, native.args), told, same_modes_after(native.adapter):
+                found = native.test(own)
         words = self._words(list(data) if isinstance(data, Mapping) else None)
         results = words.results({f"eval_{name.removeprefix('test_')}": value for name, value in found.items()})
         if "test_loss" in found:
@@ -273,6 +287,8 @@ class Trainer:
             raise ValueError(
                 f"{type(module).__name__} has no validation_step: define it (or step), or fit without val_dataset."
             )
+        if validates:
+            check_names(self._metrics, sets, self._settings.names_taken)
         args = self._arguments(validates, checkpoint, module)
         self._kept = [] if step is not None else self._ways_of_saving(module, sets, validates)
         batches = ValidationBatches(self._settings) if not self._settings.report_loss_after_eval else None
@@ -337,7 +353,7 @@ class Trainer:
         return InTheirWords(self._settings, sets)
 
     def _arguments(self, validates: bool, checkpoint: str | None, module: AcceleratorModule) -> TrainingArguments:
-        seed = _seed_of(checkpoint)
+        seed = seed_of(checkpoint)
         settings = native_settings(self._settings, self.hps, validates=validates, seed=seed)
         if settings["gradient_checkpointing"] and not hasattr(module.model, "gradient_checkpointing_enable"):
             settings["gradient_checkpointing"] = False
@@ -379,21 +395,3 @@ class Trainer:
                 yield
         finally:
             logger.setLevel(level)
-
-
-def _seed_of(checkpoint: str | None) -> int:
-    """The seed that the script has set, or what torch drew for the first process; a resumed run has its own.
-
-    ACCMT has no argument for it, so a resumed run cannot ask for another.
-    """
-    if checkpoint is not None:
-        saved = read_config(Path(checkpoint) / "config.yaml").get("seed")
-        if isinstance(saved, int):
-            return saved
-    seed = torch.initial_seed() % 2**31
-    # Where none was set, torch has drawn another in every process, which would shuffle the data in another way.
-    return ThisProcess().gather_for_metrics([seed], use_gather_object=True)[0]
-
-
-def _say_needless(names: list[str]) -> None:
-    warnings.warn(f"{', '.join(names)} change nothing here: leave them out.", TrainwrightWarning, stacklevel=3)
