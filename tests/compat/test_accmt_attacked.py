@@ -35,8 +35,8 @@ def test_a_resume_with_other_savings_gives_each_its_own_best(tmp_path: Path) -> 
         trainer.fit(Latest(), samples(), samples(20, 1))
         return trainer
 
-    before = {one.mode: one.best for one in fitted(1, "best_valid_loss", "best_accuracy")._kept}
-    after = {one.mode: one.best for one in fitted(2, "best_accuracy", "best_valid_loss", resume=True)._kept}
+    before = {one.mode: one.best or 0.0 for one in fitted(1, "best_valid_loss", "best_accuracy")._kept}
+    after = {one.mode: one.best or 0.0 for one in fitted(2, "best_accuracy", "best_valid_loss", resume=True)._kept}
     assert after["best_valid_loss"] <= before["best_valid_loss"]
     assert 1.0 >= after["best_accuracy"] >= before["best_accuracy"]
     assert status(tmp_path / "model/best_accuracy")["additional_metrics"]["accuracy"] == after["best_accuracy"]

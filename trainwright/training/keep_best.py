@@ -248,7 +248,7 @@ class KeepBest(TrainerCallback, ExportableState):
         before, self.best = self.best, value
         if not state.is_world_process_zero or self._better_is_there(kwargs.get("events"), state):
             return
-        facts = {"metric": " + ".join(self.metrics) or None, "value": value}
+        facts: dict[str, Any] = {"metric": " + ".join(self.metrics) or None, "value": value}
         facts |= {"step": state.global_step, "epoch": state.epoch}
         facts = facts if self._notes is None else self._notes()
         facts["kept_by"] = {**self.identity, "values": self._values(), "step": state.global_step}
