@@ -16,6 +16,7 @@ from tests.compat.accmt_modules import Accuracy, Latest, Shared, hyper, make, sa
 from trainwright.checkpoint.models import ModelFolder
 from trainwright.compat.accmt import Callback, Evaluator, HyperParameters, Metric, MetricBatch, RatioCurriculum, Trainer
 from trainwright.compat.accmt.__main__ import main
+from trainwright.compat.accmt.hp_search import HyperParameterSearch
 from trainwright.compat.accmt.samplers import TemperatureSampler
 from trainwright.compat.accmt.strategies import names, settings_of
 from trainwright.config.warnings import TrainwrightWarning
@@ -245,3 +246,17 @@ def test_only_strategies_that_run_are_listed(capsys: pytest.CaptureFixture[str])
     assert all(settings_of(name) for name in names())
     with pytest.raises(ValueError, match="fsdp-bf16"):
         settings_of("fsdp-fp16")
+
+
+def test_a_search_in_which_nothing_was_a_number_says_so() -> None:
+    optuna = pytest.importorskip("optuna")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+
+    class NotANumber(Shared):
+        def step(self, batch: Any) -> Any:
+            return super().step(batch) * (1.0 if torch.is_grad_enabled() else torch.nan)
+
+    search = HyperParameterSearch(NotANumber, samples(8), samples(8, 1), verbose=False)
+    search.set_parameters(train_batch_size=4, learning_rate=[1e-3, 1e-2])
+    with pytest.raises(ValueError, match="None of 2 trials gave a number"):
+        search.optimize(n_trials=2)

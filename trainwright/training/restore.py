@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -198,35 +197,51 @@ def restore_callbacks(setup: Setup, saved: dict[str, Any]) -> None:
     left = {name: list(states) if isinstance(states, list) else [states] for name, states in saved.items()}
     left.pop("TrainerControl", None)
     stateful = [callback for callback in setup.callbacks.everyone if hasattr(callback, "state")]
-    _note_other_callbacks(left, stateful)
-    for callback, state in _with_their_states(stateful, left):
-        kept = dict(state.get("attributes", {}))
-        if setup.args.restore_callback_states_from_checkpoint:
-            kept |= state.get("args", {})
-        masked = [name for name, value in kept.items() if holds_mask(value)]
-        if masked:
-            who, what = type(callback).__name__, ", ".join(masked)
-            logger.warning("Secrets are not kept in checkpoints: %s keeps the %s it has now.", who, what)
-        vars(callback).update({name: value for name, value in kept.items() if name not in masked})
+    for name, states in left.items():
+        present = [callback for callback in stateful if type(callback).__name__ == name]
+        if not present:
+            logger.warning("The checkpoint holds the state of %s, which this run does not have.", name)
+            continue
+        for callback, state in _with_their_states(present, states):
+            _restore_callback(callback, state, setup.args.restore_callback_states_from_checkpoint)
 
 
-def _with_their_states(callbacks: list[Any], saved: dict[str, list[Any]]) -> list[tuple[Any, dict[str, Any]]]:
-    """Callbacks with the states that are theirs, which ``saved`` loses.
+def _restore_callback(callback: Any, state: dict[str, Any], with_settings: bool) -> None:
+    kept = dict(state.get("attributes", {})) | (state.get("args", {}) if with_settings else {})
+    masked = [name for name, value in kept.items() if holds_mask(value)]
+    if masked:
+        who, what = type(callback).__name__, ", ".join(masked)
+        logger.warning("Secrets are not kept in checkpoints: %s keeps the %s it has now.", who, what)
+    vars(callback).update({name: value for name, value in kept.items() if name not in masked})
 
-    Of several of a class: one that has an ``identity`` takes the state of the same; of the others those that were made
-    with the same arguments go together, and the rest in their order.
+
+def _with_their_states(callbacks: list[Any], states: list[dict[str, Any]]) -> list[tuple[Any, dict[str, Any]]]:
+    """Callbacks of one class with the states that are theirs; says who is left over.
+
+    One that has an ``identity`` takes the state of the same; of the others those that were made with the same arguments
+    go together, and the rest in their order.
     """
     found: list[tuple[Any, dict[str, Any]]] = []
-    without = list(callbacks)
+    without, left = list(callbacks), list(states)
     for fits in (_is_same, _has_same_arguments, _is_any):
         for callback in list(without):
-            states = saved.get(type(callback).__name__, [])
-            state = next((state for state in states if fits(callback, state)), None)
+            state = next((state for state in left if fits(callback, state)), None)
             if state is not None:
                 found.append((callback, state))
                 without.remove(callback)
-                states.remove(state)
-    _note_those_left(without, saved, {type(callback).__name__: callback for callback in callbacks})
+                left.remove(state)
+    # What the user calls it.
+    shown = getattr(callbacks[0], "shown_as", type(callbacks[0]).__name__)
+    if hasattr(callbacks[0], "identity") and all("identity" in state for state in states):
+        for callback in without:
+            text = "The checkpoint holds no state of %s (%s): it starts anew."
+            logger.warning(text, shown, _in_short(callback.identity))
+        for state in left:
+            text = "The checkpoint holds the state of %s (%s), which this run does not have."
+            logger.warning(text, shown, _in_short(state["identity"]))
+    elif len(states) != len(callbacks):
+        text = "The checkpoint holds the state of %d %s, and this run has %d: the first of each go together."
+        logger.warning(text, len(states), shown, len(callbacks))
     return found
 
 
@@ -243,38 +258,10 @@ def _is_any(callback: Any, state: dict[str, Any]) -> bool:
     return not hasattr(callback, "identity") or "identity" not in state
 
 
-def _note_those_left(without: list[Any], states: dict[str, list[Any]], present: dict[str, Any]) -> None:
-    """Of callbacks that have an identity: say who starts anew, and whose state finds nobody."""
-    for callback in without:
-        if hasattr(callback, "identity") and type(callback).__name__ in states:
-            text = "The checkpoint holds no state of %s (%s): it starts anew."
-            logger.warning(text, _shown(callback), _in_short(callback.identity))
-    for name, left in states.items():
-        for identity in (state["identity"] for state in left if "identity" in state and name in present):
-            text = "The checkpoint holds the state of %s (%s), which this run does not have."
-            logger.warning(text, _shown(present[name]), _in_short(identity))
-
-
 def _in_short(identity: dict[str, Any]) -> str:
     """The first thing that an identity says."""
     first = next(iter(identity.values()), None)
     return " + ".join(map(str, first)) if isinstance(first, list) else str(first)
-
-
-def _shown(callback: Any) -> str:
-    """What the user calls it."""
-    return getattr(callback, "shown_as", type(callback).__name__)
-
-
-def _note_other_callbacks(saved: dict[str, list[Any]], present: list[Any]) -> None:
-    """Say whose state finds no callback, or is not there for each of them."""
-    counts, shown = Counter(type(each).__name__ for each in present), {type(each).__name__: each for each in present}
-    for name, states in saved.items():
-        if not counts[name]:
-            logger.warning("The checkpoint holds the state of %s, which this run does not have.", name)
-        elif len(states) != counts[name] and not all("identity" in state for state in states):
-            text = "The checkpoint holds the state of %d %s, and this run has %d: the first of each go together."
-            logger.warning(text, len(states), _shown(shown[name]), counts[name])
 
 
 def load_best_model(run: TrainingRun) -> None:

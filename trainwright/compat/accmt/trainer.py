@@ -54,6 +54,7 @@ class Trainer:
     given beyond them is an argument of later versions (``patience``, ``metrics``, ``callbacks``, ``max_checkpoints``,
     ...) or goes to the tracker that takes it (``run_name``, ``tags``, ...).
 
+    >>> import torch
     >>> from torch import nn
     >>> from torch.nn import functional as F
     >>> class Line(AcceleratorModule):
@@ -287,8 +288,6 @@ class Trainer:
             raise ValueError(
                 f"{type(module).__name__} has no validation_step: define it (or step), or fit without val_dataset."
             )
-        if validates:
-            check_names(self._metrics, sets, self._settings.names_taken)
         args = self._arguments(validates, checkpoint, module)
         self._kept = [] if step is not None else self._ways_of_saving(module, sets, validates)
         batches = ValidationBatches(self._settings) if not self._settings.report_loss_after_eval else None
@@ -339,6 +338,8 @@ class Trainer:
 
     def _ways_of_saving(self, module: AcceleratorModule, sets: list[str] | None, validates: bool) -> list[Kept]:
         keeper = self._keeper
+        if validates:
+            check_names(self._metrics, sets, self._settings.names_taken)
         return keepers(
             self._settings,
             self._registered,
