@@ -98,7 +98,7 @@ def build(row: Row) -> Any:
     if row.lora:
         from peft import LoraConfig, get_peft_model
 
-        layers = "q_proj k_proj v_proj o_proj gate_proj up_proj down_proj".split()
+        layers = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
         model = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, lora_dropout=0.0, target_modules=layers))
     return model
 
@@ -185,7 +185,8 @@ def main() -> None:
         middle = {key: statistics.median(one[key] for one in results) for key in results[0]}
         print(
             f"{row:8} {middle['tokens/s']:>10,.0f} tokens/s {middle['ms']:8.2f} ms a step  MFU {middle['MFU']:.1%}  "
-            f"{middle['GB']:.1f} GB  first step {results[0]['first step']:.1f} s, then {results[-1]['first step']:.1f} s  "
+            f"{middle['GB']:.1f} GB  first step {results[0]['first step']:.1f} s, "
+            f"then {results[-1]['first step']:.1f} s  "
             f"{middle['compiled after step 20']:.0f} compilations after step 20",
             flush=True,
         )

@@ -60,7 +60,9 @@ def gpt2() -> Any:
     """Tied head, dropout."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    return GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=3, n_head=4, n_positions=32, vocab_size=WORDS, use_cache=False))
+    return GPT2LMHeadModel(
+        GPT2Config(n_embd=32, n_layer=3, n_head=4, n_positions=32, vocab_size=WORDS, use_cache=False)
+    )
 
 
 def gemma2() -> Any:

@@ -62,7 +62,9 @@ USES: dict[str, tuple[Callable[[Tensor], Tensor], bool]] = {
     "words in the middle": (lambda x: F.cross_entropy(x.transpose(1, 2), TARGETS), True),
     "own function": (Squared.apply, True),
     "loss and metric": (
-        lambda x: F.cross_entropy(x.view(-1, WORDS), TARGETS.view(-1)) + (x.softmax(-1) * x).mean() + x.argmax(-1).sum(),
+        lambda x: (
+            F.cross_entropy(x.view(-1, WORDS), TARGETS.view(-1)) + (x.softmax(-1) * x).mean() + x.argmax(-1).sum()
+        ),
         True,
     ),
     "some words": (lambda x: x[..., 2:4].sum() + x[0, 1, 2] + x[x > 0].sum(), True),
@@ -96,8 +98,12 @@ def test_whatever_is_done_with_them_value_and_gradients_are_those_of_a_linear_la
 def test_shape_and_format_are_known_without_looking() -> None:
     states, weight, bias = layer_and_states()
     logits = Logits.of(states, OutputLayer(weight, bias, torch.float64))
-    assert logits.shape == (2, 5, WORDS) and logits.dtype == torch.float64 and logits.requires_grad
-    assert len(logits) == 2 and logits.numel() == 110 and isinstance(logits, Tensor)
+    assert logits.shape == (2, 5, WORDS)
+    assert logits.dtype == torch.float64
+    assert logits.requires_grad
+    assert len(logits) == 2
+    assert logits.numel() == 110
+    assert isinstance(logits, Tensor)
     assert not logits.is_made
 
 

@@ -34,7 +34,9 @@ def images(count: int = 24) -> list[dict[str, Tensor]]:
     return [{"pixels": one, "labels": torch.tensor(number % 5)} for number, one in enumerate(pixels)]
 
 
-def trainer(folder: Path, model: Any = None, data: Any = None, *, kind: type[Trainer] = Trainer, **options: Any) -> Trainer:
+def trainer(
+    folder: Path, model: Any = None, data: Any = None, *, kind: type[Trainer] = Trainer, **options: Any
+) -> Trainer:
     torch.manual_seed(0)
     callbacks = options.pop("callbacks", None)
     settings: dict[str, Any] = {
@@ -111,7 +113,8 @@ def test_named_on_a_cpu_it_is_proven_and_trains_the_same(tmp_path: Path, caplog:
         torch.testing.assert_close(fast.model.state_dict()[name], one, rtol=1e-4, atol=1e-5)
     assert "the loss is taken without making logits (logits)" in caplog.text
     event = told(tmp_path / "fast")
-    assert event["used"] == ["logits"] and event["left_out"]["blocks"] == "acceleration does not name it"
+    assert event["used"] == ["logits"]
+    assert event["left_out"]["blocks"] == "acceleration does not name it"
     assert "times the plain one's (2 are allowed)" in event["message"]
 
 
@@ -160,11 +163,14 @@ def test_of_two_the_good_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     run = trainer(tmp_path, acceleration="max")
     run.train()
     event = told(tmp_path)
-    assert event["used"] == ["logits"] and "off by" in event["left_out"]["blocks"]
+    assert event["used"] == ["logits"]
+    assert "off by" in event["left_out"]["blocks"]
 
 
 class OwnLoss(Trainer):
-    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None) -> Any:
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
         outputs = model(**inputs)
         assert type(outputs.logits) is Tensor
         return (outputs.loss, outputs) if return_outputs else outputs.loss
@@ -183,7 +189,8 @@ def test_what_could_be_seen_is_not_used_where_somebody_looks(options: Any, who: 
     choose_without_compiling(run)
     run.train()
     event = told(tmp_path)
-    assert event["left_out"]["logits"].startswith(who) and event["left_out"]["logits"].endswith("could see it")
+    assert event["left_out"]["logits"].startswith(who)
+    assert event["left_out"]["logits"].endswith("could see it")
 
 
 def choose_without_compiling(run: Trainer) -> None:
@@ -233,7 +240,7 @@ def test_on_another_machine_a_resume_says_that_bits_differ(tmp_path: Path, caplo
 
 @pytest.mark.parametrize("wanted", ["fast", ["blocks", "speed"], ["auto"]])
 def test_an_unknown_word_is_refused(wanted: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="acceleration=.* is not known; choose from"):
+    with pytest.raises(ValueError, match=r"acceleration=.* is not known; choose from"):
         TrainingArguments(str(tmp_path), acceleration=wanted)
 
 

@@ -86,7 +86,8 @@ def test_blocks_as_they_are_compiled(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("llama", 3), ("bert", 3), ("t5", 4), ("bart", 4), ("convolutional", 4), ("vit", 3), ("mixtral", 3)]
+    ("name", "count"),
+    [("llama", 3), ("bert", 3), ("t5", 4), ("bart", 4), ("convolutional", 4), ("vit", 3), ("mixtral", 3)],
 )
 def test_blocks_are_found_by_their_structure(name: str, count: int) -> None:
     network, _ = made(name)

@@ -1,4 +1,4 @@
-"""A training in one or two processes; each writes its weights' sum and what was used: python two_processes.py FOLDER OFF|NAMES FIND"""
+"""A training in two processes; each writes sums of its weights: two_processes.py FOLDER ACCELERATION find|trust"""
 
 from __future__ import annotations
 

@@ -215,9 +215,10 @@ def test_a_number_without_a_metric_is_logged(tmp_path: Path) -> None:
     module = Measures([0.5])
     trainer = make(tmp_path, hyper(epochs=1), metrics=Score("score"))
     trainer.fit(module, samples(), samples(6))
-    # Batches of 4 and 2.
-    assert trainer.status_dict["additional_metrics"]["own"] == 3.0
-    assert trainer.state.additional_metrics == {"0": {"valid_loss": 0.5, "score": 0.5, "own": 3.0}}
+    # Batches of 4 and 2, each with the weight of its samples.
+    mean = pytest.approx((4 * 4 + 2 * 2) / 6)
+    assert trainer.status_dict["additional_metrics"]["own"] == mean
+    assert trainer.state.additional_metrics == {"0": {"valid_loss": 0.5, "score": 0.5, "own": mean}}
     assert module.last_batches == [False, True]
 
 

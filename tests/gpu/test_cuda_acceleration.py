@@ -25,7 +25,10 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
 
 def check_proven(name: str, technique: Technique) -> None:
-    """By the rule that a training goes by. T5 in bf16 does not pass it compiled, and is left out; in single precision it does."""
+    """By the rule that a training goes by.
+
+    T5 in bf16 does not pass compiled, and would be left out; in single precision it does.
+    """
     half = name != "t5"
     network, batch = made(name)
     network.cuda()
@@ -79,7 +82,11 @@ def test_rows_of_minus_infinity_do_not_become_nan() -> None:
     bias = torch.full((9000,), float("-inf"), device="cuda")
     bias[8500:] = 0.0
     total, _ = linear_cross_entropy(
-        states, torch.zeros(9000, 1, device="cuda"), bias, torch.float32, torch.tensor([8600, 8999, 8500], device="cuda")
+        states,
+        torch.zeros(9000, 1, device="cuda"),
+        bias,
+        torch.float32,
+        torch.tensor([8600, 8999, 8500], device="cuda"),
     )
     torch.testing.assert_close(total, 3 * torch.tensor(500.0, device="cuda").log())
 
@@ -150,10 +157,17 @@ def test_clipping_in_the_update_is_clipping(tmp_path: Path) -> None:
     found = []
     for wanted in ("off", ["clip"]):
         run = trainer(
-            tmp_path / str(wanted), rows([16] * 64), max_steps=6, acceleration=wanted, max_grad_norm=0.05, learning_rate=1e-3
+            tmp_path / str(wanted),
+            rows([16] * 64),
+            max_steps=6,
+            acceleration=wanted,
+            max_grad_norm=0.05,
+            learning_rate=1e-3,
         )
         run.train()
-        found.append((weights(run.model), [entry["grad_norm"] for entry in run.state.log_history if "grad_norm" in entry]))
+        found.append(
+            (weights(run.model), [entry["grad_norm"] for entry in run.state.log_history if "grad_norm" in entry])
+        )
     (plain, norms), (fast, other_norms) = found
     assert norms == pytest.approx(other_norms, rel=2e-2)
     for name, one in plain.items():

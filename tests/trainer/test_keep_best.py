@@ -15,6 +15,7 @@ from tests.models import classification_rows, tiny_gpt2, token_rows
 from tests.modules import Classifier, equal
 from trainwright import KeepBest, NotSavedError, Trainer, TrainerCallback, TrainingArguments
 from trainwright.checkpoint.models import ModelFolder, bytes_of
+from trainwright.core.state import TrainerControl, TrainerState
 
 Args = Callable[..., TrainingArguments]
 
@@ -64,10 +65,14 @@ def test_transformers_read_it(make_args: Args, tmp_path: Path) -> None:
     assert equal(loaded, model)
 
 
+def refuses(self: ModelFolder, model: Any, status: Any) -> None:
+    raise OSError("disk full")
+
+
 def test_a_disk_that_refuses_does_not_end_the_training(
-    make_args: Args, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make_args: Args, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setattr(ModelFolder, "save", refuses)
     keep = KeepBest("train_loss", tmp_path / "file/best", every="1 epoch")
     trainer = Trainer(Classifier(), make_args(), train_dataset=classification_rows(), callbacks=[keep])
     with pytest.raises(NotSavedError, match="file/best"):
@@ -150,3 +155,113 @@ def test_a_metric_that_no_evaluation_gives_is_named(
     said = [record.getMessage() for record in caplog.records if "No model is saved" in record.getMessage()]
     assert len(said) == 1
     assert "give no eval_los (did you mean 'eval_loss'?)" in said[0]
+
+
+@pytest.mark.parametrize("place", ["file", "file/best"])
+def test_a_file_in_the_folders_place_is_refused_before_the_first_step(
+    place: str, make_args: Args, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("my only copy")
+    keep = KeepBest("train_loss", tmp_path / place, every="1 epoch")
+    trainer = Trainer(Classifier(), make_args(), train_dataset=classification_rows(), callbacks=[keep])
+    with pytest.raises(ValueError, match="file is a file"):
+        trainer.train()
+    assert trainer.state.global_step == 0
+    assert (tmp_path / "file").read_text() == "my only copy"
+
+
+def test_a_file_that_comes_later_is_not_deleted(tmp_path: Path) -> None:
+    (tmp_path / "best").write_text("my only copy")
+    with pytest.raises(FileExistsError):
+        ModelFolder(tmp_path / "best").save(torch.nn.Linear(1, 1), {})
+    assert (tmp_path / "best").read_text() == "my only copy"
+
+
+def test_a_link_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far/notes.txt").write_text("mine")
+    (tmp_path / "best").symlink_to(tmp_path / "far")
+    for _ in range(2):
+        ModelFolder(tmp_path / "best").save(torch.nn.Linear(1, 1), {})
+    assert (tmp_path / "best").is_symlink()
+    assert {path.name for path in (tmp_path / "far").iterdir()} == {"model.safetensors", "status.json", "notes.txt"}
+
+
+def after_step(step: int, first: bool = True) -> Any:
+    return TrainerState(global_step=step, max_steps=99, is_world_process_zero=first)
+
+
+def told(keep: KeepBest, args: Any, values: list[float], *, start: int = 0, first: bool = True) -> list[bool]:
+    """Tell a callback what evaluations found, one a step; returns when it wants to stop."""
+    keep.on_train_begin(args, after_step(start, first), TrainerControl())
+    stops = []
+    for number, value in enumerate(values, start + 1):
+        control = TrainerControl()
+        keep.on_evaluate(
+            args, after_step(number, first), control, metrics={"eval_loss": value}, model=torch.nn.Linear(1, 1)
+        )
+        stops.append(control.should_training_stop)
+    return stops
+
+
+def test_all_processes_lose_patience_at_once_also_where_the_first_cannot_save(
+    make_args: Args, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that went on alone would wait for the others for ever."""
+    monkeypatch.setattr(ModelFolder, "save", refuses)
+    keeps = [KeepBest("eval_loss", tmp_path / "best", patience=2) for _ in range(2)]
+    values = [1.0, 1.0, 0.5, 0.7, 0.6]
+    stops = [told(keep, make_args(), values, first=not rank) for rank, keep in enumerate(keeps)]
+    assert stops[0] == stops[1] == [False, False, False, False, True]
+
+
+def test_what_could_not_be_saved_is_made_good_by_the_next_better_one(
+    make_args: Args, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep = KeepBest("eval_loss", tmp_path / "best")
+    told(keep, make_args(), [1.0])
+    with monkeypatch.context() as patch:
+        patch.setattr(ModelFolder, "save", refuses)
+        told(keep, make_args(), [0.5], start=1)
+    told(keep, make_args(), [0.7], start=2)
+    assert json.loads((tmp_path / "best/status.json").read_text())["value"] == 0.7
+
+
+def test_a_better_model_of_a_killed_run_stays(
+    make_args: Args, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run was killed after step 3, and goes on from a checkpoint of step 1 in another way."""
+    keep = KeepBest("eval_loss", tmp_path / "best")
+    told(keep, make_args(), [1.0, 0.9, 0.5])
+    again = KeepBest("eval_loss", tmp_path / "best")
+    again.best = 1.0
+    told(again, make_args(), [0.8, 0.7], start=1)
+    status = json.loads((tmp_path / "best/status.json").read_text())
+    assert (status["value"], status["step"]) == (0.5, 3)
+    told(again, make_args(), [0.4], start=3)
+    assert json.loads((tmp_path / "best/status.json").read_text())["value"] == 0.4
+    # A new run is a run of its own.
+    told(KeepBest("eval_loss", tmp_path / "best"), make_args(), [0.8])
+    assert json.loads((tmp_path / "best/status.json").read_text())["value"] == 0.8
+
+
+def test_a_resume_gives_each_its_own_best(make_args: Args, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = classification_rows()
+
+    def keeps(*names: str) -> list[KeepBest]:
+        return [KeepBest(name, tmp_path / name, greater_is_better=name == "eval_score") for name in names]
+
+    def trained(found: list[KeepBest], **options: Any) -> None:
+        args = make_args(eval_strategy="epoch", save_strategy="epoch", **options)
+        data = {"train_dataset": rows, "eval_dataset": rows, "compute_metrics": lambda _: {"score": 5.0}}
+        Trainer(Classifier(), args, **data, callbacks=found).train(
+            resume_from_checkpoint=options["num_train_epochs"] > 1
+        )
+
+    first = keeps("eval_loss", "eval_score")
+    trained(first, num_train_epochs=1)
+    other = keeps("eval_score", "train_loss", "eval_loss")
+    trained(other, num_train_epochs=2, learning_rate=0.0)
+    assert (other[0].best, other[2].best) == (5.0, first[0].best)
+    assert other[1].best != first[0].best
+    assert "no state of KeepBest (train_loss)" in caplog.text

@@ -7,16 +7,18 @@ each of them the last one (``tests/faults``).
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import hashlib
 import os
 import shutil
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from io import BufferedReader
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trainwright.core.files import draft_of
 from trainwright.core.fsync import fsync_file, sync_folder
@@ -27,6 +29,8 @@ _PIECE = 16 * 2**20
 #: Below this a second thread costs more than it brings.
 _HASH_ASIDE = 2 * 2**20
 _BINARY = getattr(os, "O_BINARY", 0)
+#: Of Linux: paths count from the working directory; two names are exchanged.
+_HERE, _EXCHANGE = -100, 2
 
 
 class FileFacts(NamedTuple):
@@ -118,21 +122,45 @@ def facts_of(path: Path) -> FileFacts:
 
 
 def publish(staging: Path, target: Path, rescue: Callable[[Path], None] = lambda replaced: None) -> None:
-    """Give a finished folder, which is on disk, its name: one rename, so it is there whole or not at all.
+    """Give a finished folder, which is on disk, its name: in one moment, so it is there whole or not at all.
+
+    An older folder of that name goes in the same moment; where the system cannot exchange names (other than Linux, some
+    network disks) it is away for an instant before. A file of that name is never touched.
 
     ``rescue`` is called with the older folder of that name, if there is one, before it is deleted. With several
     processes exactly one of them calls this, after all have written; the others wait for the name.
     """
     aside = aside_of(target)
+    if target.exists() and not target.is_dir():
+        raise FileExistsError(
+            errno.EEXIST, "a file is there, which is not ours: move it, or choose another folder", str(target)
+        )
     if target.exists():
-        # The same step saved again. Killed between the two renames, the next start puts the old one back.
+        # The same step saved again. Under the name of the older one, so that it counts as such if we are killed here.
         discard(aside)
-        os.rename(target, aside)
-    os.rename(staging, target)
+        os.rename(staging, aside)
+        if not exchange(aside, target):
+            # Killed between the last two renames, the next start puts the old one back.
+            os.rename(aside, staging)
+            os.rename(target, aside)
+            os.rename(staging, target)
+    else:
+        os.rename(staging, target)
     sync_folder(target.parent)
     if aside.is_dir():
         rescue(aside)
     discard(aside)
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Let two folders take each other's name in one moment; False where the system or the disk cannot."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        rename: Any = ctypes.CDLL(None, use_errno=True).renameat2
+    except (OSError, AttributeError):
+        return False
+    return rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0
 
 
 def move_entries(folder: Path, target: Path) -> None:

@@ -45,10 +45,11 @@ def bytes_of(size: str | int) -> int:
 
 
 class ModelFolder:
-    """One model on disk, replaced by one rename; what others put into the folder stays."""
+    """One model on disk, replaced in one moment; what others put into the folder stays."""
 
     def __init__(self, path: Path, *, safe_serialization: bool = True, max_shard_size: str | int = "50GB") -> None:
-        self.path = path
+        #: A link is followed: it stays one, and what is replaced is the folder it leads to.
+        self.path = path.resolve()
         self._safe, self._shard_size = safe_serialization, bytes_of(max_shard_size)
 
     def save(self, model: nn.Module, status: dict[str, Any]) -> None:
@@ -78,6 +79,22 @@ class ModelFolder:
             _write_tensors(_plain_tensors(model, apart=self._safe), draft, self._shard_size, safe=self._safe)
         for what in left_out.reasons:
             logger.error("The model in %s is saved without %s.", self.path, what)
+
+    def refuse_what_is_no_folder(self) -> None:
+        """A file where the folder, or one that it lies in, should be: say so before anybody trains."""
+        there = next((place for place in (self.path, *self.path.parents) if place.exists()), None)
+        if there is not None and not there.is_dir():
+            raise ValueError(
+                f"The model cannot go to {self.path}: {there} is a file. Move it, or choose another folder."
+            )
+
+    def status(self) -> dict[str, Any]:
+        """What was said of the model that is there; empty where there is none."""
+        try:
+            found = read_json(self.path / STATUS)
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def clean_up(self) -> None:
         """Finish what a killed process had begun: there is a whole model, or none, afterwards."""

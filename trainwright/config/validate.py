@@ -219,7 +219,9 @@ def check_native(args: AllFields) -> None:
 
 def _check_acceleration(wanted: str | list[str]) -> None:
     names = [wanted] if isinstance(wanted, str) else wanted
-    unknown = [name for name in names if name not in (*ACCELERATIONS, *(ACCELERATION_WORDS if names == [wanted] else ()))]
+    unknown = [
+        name for name in names if name not in (*ACCELERATIONS, *(ACCELERATION_WORDS if names == [wanted] else ()))
+    ]
     _refuse(
         bool(unknown),
         f"acceleration={wanted!r}: {unknown} is not known; choose from {list(ACCELERATION_WORDS)}, or give a list of "

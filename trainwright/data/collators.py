@@ -62,7 +62,13 @@ def collate_any(features: list[Any]) -> Any:
 
 
 #: Collators that stack samples as they are, ours and those of others, by name.
-_STACKING = ("collate_any", "default_data_collator", "torch_default_data_collator", "DefaultDataCollator", "default_collate")
+_STACKING = (
+    "collate_any",
+    "default_data_collator",
+    "torch_default_data_collator",
+    "DefaultDataCollator",
+    "default_collate",
+)
 
 
 def only_stacks(collate: Callable[..., Any]) -> bool:
@@ -235,10 +241,7 @@ def _is_whole(value: object) -> bool:
 def _explain(key: str, values: Sequence[Any], error: Exception) -> NoReturn:
     """Say which field did not fit, and what to do about it."""
     shapes = {tuple(np.shape(value)) if hasattr(value, "shape") else _outer_length(value) for value in values}
-    if len(shapes) > 1:
-        reason = f"its samples differ in shape: {', '.join(sorted(map(str, shapes)))}"
-    else:
-        reason = str(error)
+    reason = f"its samples differ in shape: {', '.join(sorted(map(str, shapes)))}" if len(shapes) > 1 else str(error)
     raise ValueError(
         f"cannot make one tensor of {key!r}: {reason}. Pad or truncate the samples to one shape, or give a padding "
         "data_collator such as DataCollatorWithPadding(tokenizer)"

@@ -120,8 +120,19 @@ class RatioCurriculum(Curriculum):
                     stacklevel=2,
                 )
                 return [*self._rounded(before, max_steps), 0]
-            return _with_rest([-1 if r == -1 else round(r * max_steps) for r in self._given], max_steps)
-        return self._rounded(self._given, max_steps)
+            return self._noted(_with_rest([-1 if r == -1 else round(r * max_steps) for r in self._given], max_steps))
+        return self._noted(self._rounded(self._given, max_steps))
+
+    def _noted(self, steps: list[int]) -> list[int]:
+        """Say which stages get no step, because their share of so few is less than half of one."""
+        for place, (ratio, count) in enumerate(zip(self._given, steps, strict=True)):
+            if count == 0:
+                warnings.warn(
+                    f"Stage {place} of the curriculum (ratio={ratio}) is left out: of {sum(steps)} steps that is none.",
+                    TrainwrightWarning,
+                    stacklevel=3,
+                )
+        return steps
 
     @staticmethod
     def _rounded(shares: Sequence[float], max_steps: int) -> list[int]:

@@ -1,8 +1,8 @@
 """torchrun for trainings: ``python -m trainwright.launch.processes ...``, with torchrun's arguments.
 
 Where it differs: on one machine it listens on 127.0.0.1 only; a signal is handed on to the processes and they take the
-time they need to save; a run that was asked to stop is not started again; and the exit code is that of the processes
-(75 for a run that was stopped and saved), where torchrun always ends with 1.
+time they need to save, up to ``TRAINWRIGHT_STOP_SECONDS``; a run that was asked to stop is not started again; and the
+exit code is that of the processes (75 for a run that was stopped and saved), where torchrun always ends with 1.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 from contextlib import suppress
 from types import FrameType
 
@@ -20,6 +21,10 @@ from trainwright.launch.torchrun import LAUNCHER
 
 #: Seconds that the others have, once one process has died, before they are killed. They have nothing to save.
 _AFTER_A_DEATH = "10"
+#: Seconds that processes have once they were asked to stop: some may wait for each other for ever.
+STOP_SECONDS, _USUAL = "TRAINWRIGHT_STOP_SECONDS", 1800.0
+#: From the third Ctrl-C on, as in one process, nobody waits for what is being saved.
+_IMPATIENT, _THEN = 3, 10.0
 
 
 def main(words: list[str]) -> int:
@@ -56,8 +61,47 @@ def main(words: list[str]) -> int:
         return 0 if stopped is None else stopped
 
 
+def stop_seconds() -> float:
+    """How long processes may take to stop, by the environment."""
+    text = os.environ.get(STOP_SECONDS, "")
+    try:
+        seconds = float(text) if text else _USUAL
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds <= threading.TIMEOUT_MAX:
+        raise ValueError(f"{STOP_SECONDS}={text} must be a number of seconds above 0.")
+    return seconds
+
+
+def _kill_later(notes: Notes, seconds: float) -> None:
+    """Kill what still runs then: a process that waits for another, which waits for it, hears no signal."""
+
+    def kill() -> None:
+        print(
+            f"The processes were asked to stop {seconds:g} s ago and have not: they are killed. "
+            f"{STOP_SECONDS} says how long they may take.",
+            file=sys.stderr,
+            flush=True,
+        )
+        for process in notes.processes():
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+    timer = threading.Timer(seconds, kill)
+    timer.daemon = True
+    timer.start()
+
+
 def _hand_signals_on(notes: Notes) -> None:
+    patience, interrupts = stop_seconds(), 0
+
     def hand_on(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupts
+        interrupts += number == signal.SIGINT
+        if notes.asked() is None:
+            _kill_later(notes, patience)
+        elif interrupts == _IMPATIENT:
+            _kill_later(notes, min(patience, _THEN))
         # A closed terminal asks for the same as a scheduler.
         sent = signal.SIGTERM if number == signal.SIGHUP else number
         notes.leave_asked(sent)

@@ -90,6 +90,8 @@ def _lead(
             raise optuna.TrialPruned from None
 
     study.optimize(run, n_trials=n_trials, timeout=timeout, n_jobs=jobs)
+    if not any(trial.values is not None for trial in study.trials):
+        raise ValueError("No trial came to a number: each one's value was NaN, or it was given up. Search elsewhere.")
     best = study.best_trials[0] if several else study.best_trial
     return BestRun(str(best.number), best.values if several else best.value, best.params)
 

@@ -76,7 +76,11 @@ class Acceleration:
 
     def as_json(self) -> dict[str, Any]:
         """For checkpoints: a resume uses the same, if it runs on the same."""
-        return {"used": [technique.name for technique in self.used()], "on": machine(self.situation.device), "shapes": self.shapes}
+        return {
+            "used": [technique.name for technique in self.used()],
+            "on": machine(self.situation.device),
+            "shapes": self.shapes,
+        }
 
 
 def machine(device: torch.device) -> dict[str, str]:
@@ -261,7 +265,8 @@ def _try(
 ) -> tuple[str | None, Comparison | None]:
     if plain.why_not is not None:
         return plain.why_not, None
-    assert plain.exact is not None and plain.errors is not None
+    assert plain.exact is not None
+    assert plain.errors is not None
     undo = [technique.install(found.situation) for technique in techniques]
     try:
         # As it will be called first, so that it is compiled for that.

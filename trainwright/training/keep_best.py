@@ -79,8 +79,12 @@ class KeepBest(TrainerCallback, ExportableState):
         place = Path(folder).absolute()
         self._target = ModelFolder(place, safe_serialization=safe_serialization, max_shard_size=max_shard_size)
         self._notes, self._model = notes, model
-        #: The best value so far; None before the first.
+        #: The best value so far that was saved; None before the first.
         self.best: float | None = None
+        #: The best so far, saved or not: the same in all processes, of which only the first knows what was saved.
+        self._judged: float | None = None
+        #: In a resumed run, the values of the model that is in the folder: it may be newer than the checkpoint.
+        self._there: list[float] | None = None
         #: Times in a row without a new best.
         self.times_worse = 0
         #: Names that evaluations of this run gave.
@@ -110,20 +114,29 @@ class KeepBest(TrainerCallback, ExportableState):
 
     def is_better(self, value: float) -> bool:
         """Whether ``value`` would be a new best within the bounds."""
+        return self._is_new_best(value, self._judged, self.greater_is_better)
+
+    def _is_new_best(self, value: float, best: float | None, greater_is_better: bool) -> bool:
         if not math.isfinite(value):
             return False
         if (self.below is not None and value >= self.below) or (self.above is not None and value <= self.above):
             return False
-        if self.best is None:
-            return True
-        return value > self.best if self.greater_is_better else value < self.best
+        return best is None or is_before(value, best, greater_is_better)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What it judges by: only the state of one that does the same is taken up by a resume."""
+        return {"metrics": list(self.metrics), "greater_is_better": self.greater_is_better}
 
     # ---- events
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         if state.global_step == 0:
             # A second train() of the same Trainer is a run of its own.
-            self.best, self.times_worse, self._losses_before = None, 0, (0.0, 0)
+            self.best, self._judged, self.times_worse, self._losses_before = None, None, 0, (0.0, 0)
+        elif self._judged is None:
+            # A checkpoint of an earlier version has one number for both.
+            self._judged = self.best
         self._found, self._found_at, self._is_training = {}, -1, True
         self._seen = set()
         self._last = self._moment(state)
@@ -132,8 +145,12 @@ class KeepBest(TrainerCallback, ExportableState):
                 f"The run directory {args.output_dir} lies in {self.folder}, which every better model replaces: "
                 "choose folders beside each other."
             )
+        self._target.refuse_what_is_no_folder()
+        self._there = None
         if state.is_world_process_zero:
             self._target.clean_up()
+            if state.global_step > 0:
+                self._there = self._values_there()
         if self.has_lost_patience:
             control.should_training_stop = True
 
@@ -218,19 +235,23 @@ class KeepBest(TrainerCallback, ExportableState):
 
     def _judge(self, value: float, state: TrainerState, control: TrainerControl, kwargs: dict[str, Any]) -> None:
         if self.is_better(value):
-            self.times_worse = 0
-            self._keep(state, kwargs, value)
+            self._judged, self.times_worse = value, 0
         else:
             self.times_worse += 1
+        # Not only a new best: the last one may not have been saved.
+        if self._is_new_best(value, self.best, self.greater_is_better):
+            self._keep(state, kwargs, value)
         if self.has_lost_patience:
             control.should_training_stop = True
 
     def _keep(self, state: TrainerState, kwargs: dict[str, Any], value: float | None) -> None:
         before, self.best = self.best, value
-        if not state.is_world_process_zero:
+        if not state.is_world_process_zero or self._better_is_there(kwargs.get("events"), state):
             return
-        facts = {"metric": " + ".join(self.metrics) or None, "value": value}
+        facts: dict[str, Any] = {"metric": " + ".join(self.metrics) or None, "value": value}
         facts |= {"step": state.global_step, "epoch": state.epoch}
+        facts = facts if self._notes is None else self._notes()
+        facts["kept_by"] = {**self.identity, "values": self._values(), "step": state.global_step}
         optimizer, events = kwargs.get("optimizer"), kwargs.get("events")
         # A schedule-free optimizer trains other weights than those that are to be used.
         rests = callable(getattr(optimizer, "eval", None))
@@ -238,7 +259,7 @@ class KeepBest(TrainerCallback, ExportableState):
             optimizer.eval()
         try:
             model = unwrap(kwargs["model"]) if self._model is None else self._model()
-            self._target.save(model, facts if self._notes is None else self._notes())
+            self._target.save(model, facts)
         except Exception as error:
             # Anything: a model's own code may have written it.
             self.best = before
@@ -246,11 +267,43 @@ class KeepBest(TrainerCallback, ExportableState):
             if events is not None:
                 events.unsaved[str(self.folder)] = in_words(error)
         else:
+            self._there = None
             if events is not None:
                 events.unsaved.pop(str(self.folder), None)
         finally:
             if optimizer is not None and rests:
                 optimizer.train()
+
+    def _values(self) -> list[float]:
+        """What was just judged."""
+        return [] if not self.metrics or self.best is None else [self.best]
+
+    def _directions(self) -> list[bool]:
+        """Of each of these, whether greater is better."""
+        return [self.greater_is_better]
+
+    def _values_there(self) -> list[float] | None:
+        """By which values the model that is in the folder was kept; None where it was not kept by the same."""
+        found = self._target.status().get("kept_by")
+        if not isinstance(found, dict) or any(found.get(name) != value for name, value in self.identity.items()):
+            return None
+        values = found.get("values")
+        fits = isinstance(values, list) and len(values) == len(self._directions())
+        return values if fits and all(isinstance(value, (int, float)) for value in values) else None
+
+    def _better_is_there(self, events: Any, state: TrainerState) -> bool:
+        """Whether the folder holds a better model, which the run saved after the checkpoint that it went on from."""
+        there, now = self._there, self._values()
+        if there is None or not any(map(is_before, there, now, self._directions())):
+            return False
+        text = (
+            f"The model in {self.folder} stays: it has {there}, and that of step {state.global_step} has {now} "
+            f"({' + '.join(self.metrics)}). It was saved after the checkpoint that this run went on from; delete it to "
+            "have the best since then."
+        )
+        if events is not None:
+            events.record("better_model_stays", text)
+        return True
 
     def _moment(self, state: TrainerState, *, epoch_end: bool = False) -> RunProgress:
         return RunProgress(
@@ -261,4 +314,13 @@ class KeepBest(TrainerCallback, ExportableState):
 
     def state(self) -> dict[str, Any]:
         attributes = {"best": self.best, "times_worse": self.times_worse, "_losses_before": list(self._losses_before)}
-        return {"args": {}, "attributes": attributes}
+        return {"args": {}, "attributes": {**attributes, "_judged": self._judged}, "identity": self.identity}
+
+
+def is_before(value: float, other: float, greater_is_better: bool) -> bool:
+    """Whether ``value`` is strictly better than ``other``.
+
+    >>> is_before(0.1, 0.2, greater_is_better=False), is_before(0.2, 0.2, greater_is_better=True)
+    (True, False)
+    """
+    return value > other if greater_is_better else value < other

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -199,29 +198,71 @@ def restore_callbacks(setup: Setup, saved: dict[str, Any]) -> None:
     left = {name: list(states) if isinstance(states, list) else [states] for name, states in saved.items()}
     left.pop("TrainerControl", None)
     stateful = [callback for callback in setup.callbacks.everyone if hasattr(callback, "state")]
-    _note_other_callbacks(left, Counter(type(callback).__name__ for callback in stateful))
-    for callback in stateful:
-        if not (states := left.get(type(callback).__name__)):
-            continue
-        state = states.pop(0)
-        kept = dict(state.get("attributes", {}))
-        if setup.args.restore_callback_states_from_checkpoint:
-            kept |= state.get("args", {})
-        masked = [name for name, value in kept.items() if holds_mask(value)]
-        if masked:
-            who, what = type(callback).__name__, ", ".join(masked)
-            logger.warning("Secrets are not kept in checkpoints: %s keeps the %s it has now.", who, what)
-        vars(callback).update({name: value for name, value in kept.items() if name not in masked})
-
-
-def _note_other_callbacks(saved: dict[str, list[Any]], present: Counter[str]) -> None:
-    """Say whose state finds no callback, or is not there for each of them."""
-    for name, states in saved.items():
-        if not present[name]:
+    for name, states in left.items():
+        present = [callback for callback in stateful if type(callback).__name__ == name]
+        if not present:
             logger.warning("The checkpoint holds the state of %s, which this run does not have.", name)
-        elif len(states) != present[name]:
-            text = "The checkpoint holds the state of %d %s, and this run has %d: the first of each go together."
-            logger.warning(text, len(states), name, present[name])
+            continue
+        for callback, state in _with_their_states(present, states):
+            _restore_callback(callback, state, setup.args.restore_callback_states_from_checkpoint)
+
+
+def _restore_callback(callback: Any, state: dict[str, Any], with_settings: bool) -> None:
+    kept = dict(state.get("attributes", {})) | (state.get("args", {}) if with_settings else {})
+    masked = [name for name, value in kept.items() if holds_mask(value)]
+    if masked:
+        who, what = type(callback).__name__, ", ".join(masked)
+        logger.warning("Secrets are not kept in checkpoints: %s keeps the %s it has now.", who, what)
+    vars(callback).update({name: value for name, value in kept.items() if name not in masked})
+
+
+def _with_their_states(callbacks: list[Any], states: list[dict[str, Any]]) -> list[tuple[Any, dict[str, Any]]]:
+    """Callbacks of one class with the states that are theirs; says who is left over.
+
+    One that has an ``identity`` takes the state of the same; of the others those that were made with the same arguments
+    go together, and the rest in their order.
+    """
+    found: list[tuple[Any, dict[str, Any]]] = []
+    without, left = list(callbacks), list(states)
+    for fits in (_is_same, _has_same_arguments, _is_any):
+        for callback in list(without):
+            state = next((state for state in left if fits(callback, state)), None)
+            if state is not None:
+                found.append((callback, state))
+                without.remove(callback)
+                left.remove(state)
+    # What the user calls it.
+    shown = getattr(callbacks[0], "shown_as", type(callbacks[0]).__name__)
+    if hasattr(callbacks[0], "identity") and all("identity" in state for state in states):
+        for callback in without:
+            text = "The checkpoint holds no state of %s (%s): it starts anew."
+            logger.warning(text, shown, _in_short(callback.identity))
+        for state in left:
+            text = "The checkpoint holds the state of %s (%s), which this run does not have."
+            logger.warning(text, shown, _in_short(state["identity"]))
+    elif len(states) != len(callbacks):
+        text = "The checkpoint holds the state of %d %s, and this run has %d: the first of each go together."
+        logger.warning(text, len(states), shown, len(callbacks))
+    return found
+
+
+def _is_same(callback: Any, state: dict[str, Any]) -> bool:
+    return hasattr(callback, "identity") and state.get("identity") == callback.identity
+
+
+def _has_same_arguments(callback: Any, state: dict[str, Any]) -> bool:
+    return _is_any(callback, state) and bool(state.get("args")) and callback.state().get("args") == state["args"]
+
+
+def _is_any(callback: Any, state: dict[str, Any]) -> bool:
+    """An earlier version did not write down whose a state is."""
+    return not hasattr(callback, "identity") or "identity" not in state
+
+
+def _in_short(identity: dict[str, Any]) -> str:
+    """The first thing that an identity says."""
+    first = next(iter(identity.values()), None)
+    return " + ".join(map(str, first)) if isinstance(first, list) else str(first)
 
 
 def load_best_model(run: TrainingRun) -> None:

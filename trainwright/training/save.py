@@ -209,7 +209,7 @@ def rotate_checkpoints(run: TrainingRun, written: Path) -> None:
         keep_every=setup.args.keep_every,
     )
     for path in gone:
-        logger.info("Deleted %s (save_total_limit=%s).", path.name, setup.args.save_total_limit)
+        logger.info("Deleted %s: %s checkpoints are kept.", path.name, setup.args.save_total_limit)
 
 
 def checkpoint_home(setup: Setup) -> Path:

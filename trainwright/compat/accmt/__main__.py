@@ -56,7 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     given = _parser().parse_args(arguments)
     try:
-        return given.run(given)
+        code = given.run(given)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # Whoever read it has seen enough; Python would complain of the rest as it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except (ValueError, OSError) as error:
         print(f"accmt {given.command}: {error}", file=sys.stderr)
         return 2

@@ -19,6 +19,7 @@ from trainwright.compat.accmt.tools import build_optimizer, build_schedule
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.core.module import StepPlan
 from trainwright.engines.torch.module import Module
+from trainwright.engines.torch.targets import count_rows
 
 
 class AcceleratedModule(Module):
@@ -133,12 +134,12 @@ class AcceleratedModule(Module):
                 )
             loss = torch.tensor(float(loss))
         if not self.is_idle:
-            self._keep_for_metrics({name: value for name, value in found.items() if name != "loss"})
+            self._keep_for_metrics({name: value for name, value in found.items() if name != "loss"}, batch)
         if isinstance(loss, Tensor) and self._validation_batch is not None and not self.is_idle:
             self._validation_batch(loss.detach().mean(), 1)
         return {} if loss is None else {"loss": loss}
 
-    def _keep_for_metrics(self, found: Mapping[str, Any]) -> None:
+    def _keep_for_metrics(self, found: Mapping[str, Any], batch: object) -> None:
         known = {
             name: metric
             for metric in self.metrics_of(self.validation_set)
@@ -148,7 +149,8 @@ class AcceleratedModule(Module):
             if name in known:
                 known[name].add_batch(*(value if isinstance(value, (tuple, list)) else (value,)))
             elif _is_one_number(value):
-                self.unasked.setdefault(name, []).append(value.detach() if isinstance(value, Tensor) else value)
+                number = value.detach() if isinstance(value, Tensor) else value
+                self.unasked.setdefault(name, []).append((number, self._weight_of(batch)))
             elif name not in self._left_out:
                 self._left_out.add(name)
                 warnings.warn(
@@ -158,9 +160,14 @@ class AcceleratedModule(Module):
                     stacklevel=2,
                 )
 
-    def metrics_of(self, key: str) -> list[Metric]:
+    def _weight_of(self, batch: object) -> Any:
+        """What a batch counts in a mean: as much as in that of the loss."""
+        targets = self.count_targets(batch)
+        return count_rows(batch) if targets is None else targets
+
+    def metrics_of(self, key: Any) -> list[Metric]:
         """Metrics for a validation set."""
-        return [*self.metrics.get(None, []), *self.metrics.get(key, [])]
+        return [*self.metrics.get(None, []), *self.metrics.get(str(key), [])]
 
     def after_backward(self, loss: Tensor) -> None:
         self._events.tell("on_after_backward")

@@ -146,6 +146,10 @@ def validation_data(module: AcceleratorModule, dataset: object) -> tuple[Any, di
         if found is not None:
             _refuse_what_is_no_data("val_dataset", found)
         return found, {}
+    by_text: dict[str, Any] = {}
+    for key in sets:
+        if by_text.setdefault(str(key), key) is not key:
+            raise ValueError(f"val_dataset has {by_text[str(key)]!r} and {key!r}, which are one name here: rename one.")
     if not sets:
         raise ValueError("val_dataset={} names no data set: leave it out, or put one in.")
     for key, value in sets.items():

@@ -111,6 +111,11 @@ class HyperParameterSearch:
             raise ValueError("HyperParameterSearch looks at evaluations after each trial: use launch, not alaunch.")
         study = optuna.create_study(direction=direction, study_name="Hyper Parameter Search")
         study.optimize(lambda trial: self._score(trial, best_metric_fn or _validation_loss), n_trials=n_trials)
+        if not any(trial.value is not None for trial in study.trials):
+            raise ValueError(
+                f"None of {n_trials} trials gave a number: each value was NaN. Search lower learning rates, or look at "
+                "one trial with Trainer.fit."
+            )
         print(f"Best value: {study.best_value}", "Best parameters:", sep="\n")
         for name, value in study.best_params.items():
             print(f"  {name}: {value}")

@@ -118,6 +118,9 @@ class HyperParameters:
         self.batch_sizes = _batch_sizes(batch_size)
         self.optim = self.optimizer = _named(Optimizer, "optimizer", optim if optimizer is None else optimizer)
         self.optim_kwargs = _numbers(optim_kwargs or {})
+        if self.optim is not Adafactor or self.optim_kwargs.get("lr") is not None:
+            # That one is told what to do without.
+            _check_rate(self.optim, self.optim_kwargs)
         self.scheduler = None if scheduler is None else _named(Scheduler, "scheduler", scheduler)
         self.scheduler_kwargs = _numbers(scheduler_kwargs or {})
         self.step_scheduler_per_epoch = truth("step_scheduler_per_epoch", step_scheduler_per_epoch)
@@ -284,6 +287,15 @@ def _number(value: Any) -> Any:
         except ValueError:
             continue
     return value
+
+
+def _check_rate(optimizer: Any, options: Mapping[str, Any]) -> None:
+    """The learning rate, named where it is wrong: an optimizer would take ``True`` for 1."""
+    rate = options.get("lr", 0.0)
+    is_number = isinstance(rate, (int, float, torch.Tensor)) and not isinstance(rate, bool)
+    if not is_number or not 0 <= float(rate) < math.inf:
+        name = getattr(optimizer, "__name__", optimizer)
+        raise ValueError(f"optimizer {name}: lr={rate!r} must be a number, 0 or more.")
 
 
 def _positive(name: str, value: Any) -> int:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from trainwright.compat.accmt.adapter import AcceleratedModule
 from trainwright.compat.accmt.callbacks import CallbackEvents
 from trainwright.compat.accmt.data import DataChoices
-from trainwright.compat.accmt.metrics import means_of
+from trainwright.compat.accmt.metrics import joined_values, means_of
 from trainwright.compat.accmt.samplers import CustomBatchSampler
 from trainwright.compat.accmt.status import ONLY_SET
 from trainwright.config import TrainingArguments
@@ -77,12 +77,12 @@ class Loop(Trainer):
         collate = self._choices.val_collate
         return eval_loader(dataset, sampler=order, collate=collate, args=self.args, batch_size=batch_size)
 
-    def in_own_batches(self, data: Any, batch_sampler: Any) -> Any:
+    def in_own_batches(self, data: Any, batch_sampler: Any, *, trains: bool = False) -> Any:
         """``data`` as a loader over the batches that a user's batch sampler makes, if there is one."""
         if batch_sampler is None or data is None or is_loader(data, "batch_sampler"):
             return data
         if isinstance(data, dict):
-            return {name: self.in_own_batches(each, batch_sampler) for name, each in data.items()}
+            return {name: self.in_own_batches(each, batch_sampler, trains=trains) for name, each in data.items()}
         if isinstance(data, Curriculum):
             raise ValueError("batch_sampler chooses among one data set, and a curriculum has several: leave it out.")
         if isinstance(batch_sampler, CustomBatchSampler) and self.args.world_size > 1:
@@ -90,7 +90,7 @@ class Loop(Trainer):
                 "batch_sampler: a CustomBatchSampler divides the data between processes itself, and here the Trainer "
                 "does: derive it from torch.utils.data.Sampler, and let it give the batches of all processes."
             )
-        collate = self._choices.val_collate if data is self.eval_dataset else self._choices.train_collate
+        collate = self._choices.train_collate if trains else self._choices.val_collate
         workers = self.args.dataloader_num_workers
         return DataLoader(data, batch_sampler=batch_sampler, collate_fn=collate, num_workers=workers)
 
@@ -141,7 +141,7 @@ class Loop(Trainer):
         gather = self.engine.backend.gather
         found = means_of(adapter.unasked, gather)
         for metric in metrics:
-            found |= metric.result(gather)
+            joined_values(metric, metric.result(gather), found)
         output.metrics.update({f"{metric_key_prefix}_{name}": value for name, value in found.items()})
         return output
 
@@ -155,6 +155,17 @@ class Loop(Trainer):
         shown = dict(logs)
         super().log(shown, start_time)
         logs.update({name: value for name, value in shown.items() if name == "epoch"})
+
+
+@contextmanager
+def same_modes_after(module: nn.Module) -> Iterator[None]:
+    """Whatever an evaluation does: afterwards each part trains that did before. It may be amid a training."""
+    before = [(part, part.training) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, was_training in before:
+            part.training = was_training
 
 
 @contextmanager

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from trainwright.compat.accmt.status import ONLY_SET, is_speed
+from trainwright.config.warnings import TrainwrightWarning
 
 Gather = Callable[[Any], list[Any]]
 
@@ -93,23 +97,46 @@ class MetricParallel(Metric):
 
 
 class MetricBatch(Metric):
-    """Computed for each batch; the values are averaged over batches."""
+    """Computed for each batch; the mean over batches, each with the weight of its samples, is the value.
+
+    So a last batch that is smaller counts for less, and one process finds what several find.
+    """
 
     def add_batch(self, *args: object) -> None:
-        self._batches.append((self._values(self.compute(*(self._kept(arg) for arg in args))),))
+        kept = [self._kept(arg) for arg in args]
+        self._batches.append((self._values(self.compute(*kept)), _rows(kept)))
 
     def result(self, gather: Gather = lambda value: [value]) -> dict[str, float]:
-        found = [values for part in gather(self._batches) for (values,) in part]
+        numbers: dict[str, list[Any]] = {}
+        for values, rows in self._batches:
+            for name, value in values.items():
+                numbers.setdefault(name, []).append((value, rows))
         self.clear()
-        return {name: sum(values[name] for values in found) / len(found) for name in (found[0] if found else {})}
+        return means_of(numbers, gather)
+
+
+def _rows(arguments: list[Any]) -> int:
+    """How many samples a batch's arguments are of."""
+    for value in arguments:
+        if isinstance(value, Mapping):
+            return _rows(list(value.values()))
+        if isinstance(value, Tensor) and value.ndim:
+            return len(value)
+    return 1
 
 
 def means_of(numbers: Mapping[str, list[Any]], gather: Gather) -> dict[str, float]:
-    """The mean of each list over the batches of all processes, of which some may have had none."""
-    parts = gather({name: [float(value) for value in values] for name, values in numbers.items()})
+    """The mean of each list of (value, weight) over the batches of all processes, of which some may have had none."""
+    own = {name: [(float(value), float(weight)) for value, weight in pairs] for name, pairs in numbers.items()}
+    parts = gather(own)
     names = dict.fromkeys(name for part in parts for name in part)
-    together = {name: [value for part in parts for value in part.get(name, [])] for name in names}
-    return {name: sum(values) / len(values) for name, values in together.items() if values}
+    together = {name: [pair for part in parts for pair in part.get(name, [])] for name in names}
+    whole = {name: sum(weight for _, weight in pairs) for name, pairs in together.items()}
+    return {
+        name: sum(value * weight for value, weight in pairs if weight) / whole[name]
+        for name, pairs in together.items()
+        if whole[name]
+    }
 
 
 def metrics_by_set(metrics: object) -> dict[Any, list[Metric]]:
@@ -121,7 +148,53 @@ def metrics_by_set(metrics: object) -> dict[Any, list[Metric]]:
     for value in (metric for group in found.values() for metric in group):
         if not isinstance(value, Metric):
             raise ValueError(f"metrics: {value!r} is no Metric.")
-    return found
+    by_name: dict[Any, list[Metric]] = {}
+    for key, group in found.items():
+        # Validation sets are known by text: 0 and "0" are the first of a list.
+        by_name.setdefault(None if key is None else str(key), []).extend(group)
+    return by_name
+
+
+def check_names(metrics: Mapping[Any, list[Metric]], sets: list[str] | None, taken: Mapping[str, str]) -> None:
+    """Every metric has a validation set and a name of its own, before anything is trained.
+
+    ``sets`` are the validation sets, None where there is one without a name; ``taken`` are names that something else
+    has, and what that is.
+    """
+    known = [ONLY_SET] if sets is None else sets
+    for key in metrics:
+        if key is not None and key not in known:
+            raise ValueError(f"metrics has some for {key!r}, and the validation sets are {known}.")
+    for key in known:
+        names: dict[str, Metric] = {}
+        for metric in (*metrics.get(None, []), *metrics.get(key, [])):
+            for name in dict.fromkeys((metric.name, metric.main_metric)):
+                if name in names:
+                    raise ValueError(f"metrics has two of the name {name!r}: give each one of its own (main_metric).")
+                if name in taken or is_speed(name):
+                    what = taken.get(name, "how fast an evaluation was")
+                    raise ValueError(f"metrics: a Metric may not be called {name!r}, which is {what}.")
+                names[name] = metric
+        # What is measured is known as <set>_<name>.
+        for other in (other for other in known if other.startswith(f"{key}_")):
+            mixed = next((name for name in names if name.startswith(other.removeprefix(f"{key}_") + "_")), None)
+            if mixed is not None:
+                raise ValueError(
+                    f"{mixed!r} of the validation set {key!r} has the same name as a value of {other!r}: rename one."
+                )
+
+
+def joined_values(metric: Metric, values: Mapping[str, float], found: dict[str, float]) -> None:
+    """Put the values of a metric among those that were ``found``; one whose name is taken gets the metric's before."""
+    for name, value in values.items():
+        free = name if name not in (*found, "loss", "valid_loss") else f"{metric.name}_{name}"
+        if free != name:
+            warnings.warn(
+                f"metric {metric.name!r} returned {name!r}, a name that something else has: it is {free!r} here.",
+                TrainwrightWarning,
+                stacklevel=2,
+            )
+        found[free] = value
 
 
 def _joined(parts: list[Any]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -53,11 +54,13 @@ class TemperatureSampler(Order):
             raise ValueError("TemperatureSampler needs samples, and the data set has none.")
         super().__init__(len(classes))
         here = Counter(classes)
-        counts = here if distribution is None else _read(distribution)
+        counts = here if distribution is None else _counts_of(distribution, here)
         missing = next((name for name in here if name not in counts), None)
         if missing is not None:
             raise ValueError(f"distribution has no class {missing!r}; it has {', '.join(map(str, counts))}.")
         total = sum(counts[name] for name in here)
+        if total == 0:
+            raise ValueError("distribution: the counts of all classes of the data are 0, so none could be drawn.")
         # The share of a class, divided among its samples.
         weight = {name: (counts[name] / total) ** (1 / temperature) / here[name] for name in here}
         self.weights = torch.tensor([weight[name] for name in classes], dtype=torch.float64)
@@ -100,7 +103,21 @@ def _plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _read(distribution: Mapping[Any, float] | str | Path) -> Mapping[Any, float]:
+def _counts_of(distribution: Mapping[Any, float] | str | Path, classes: Mapping[Any, int]) -> Mapping[Any, float]:
+    """How many samples each class has, in the words of the data: in files of JSON and CSV every class is text."""
+    found: Any = _read(distribution)
+    if not isinstance(found, Mapping):
+        raise ValueError(f"distribution must name a count for each class, not be a {type(found).__name__}.")
+    for name, count in found.items():
+        is_number = isinstance(count, (int, float)) and not isinstance(count, bool)
+        if not is_number or not math.isfinite(count) or count < 0:
+            raise ValueError(f"distribution: the count of {name!r} is {count!r}; it must be a number, 0 or more.")
+    in_files = not isinstance(distribution, Mapping)
+    by_text = {str(name): count for name, count in found.items()} if in_files else {}
+    return {name: by_text[str(name)] for name in classes if str(name) in by_text} | dict(found)
+
+
+def _read(distribution: Mapping[Any, float] | str | Path) -> Any:
     if isinstance(distribution, Mapping):
         return distribution
     path = Path(distribution)
@@ -110,7 +127,12 @@ def _read(distribution: Mapping[Any, float] | str | Path) -> Mapping[Any, float]
         raise ValueError(f"distribution={str(path)!r}: it may be a dict, or a JSON, YAML or CSV file.")
     with path.open(newline="", encoding="utf-8") as file:
         rows = [row[-2:] for row in csv.reader(file) if len(row) >= 2]
-    counts = {name: float(count) for name, count in rows if count.strip().replace(".", "", 1).isdigit()}
-    # Numbers, where all of them are: a file has only words.
-    whole = all(name.lstrip("-").isdigit() for name in counts)
-    return {int(name): count for name, count in counts.items()} if whole else counts
+    counts: dict[str, float] = {}
+    for place, (name, count) in enumerate(rows):
+        try:
+            counts[name.strip()] = float(count)
+        except ValueError:
+            # The first may be a head line.
+            if place:
+                raise ValueError(f"distribution: {path} has {count!r} as the count of {name!r}.") from None
+    return counts

@@ -92,6 +92,9 @@ class Kept(KeepBest):
     patience is counted.
     """
 
+    #: What the user calls it.
+    shown_as = "model_saving"
+
     def __init__(self, mode: str, criteria: Sequence[Criterion], *, saves: bool, **options: Any) -> None:
         names = [name for criterion in criteria for name in criterion.names]
         greater = bool(criteria) and criteria[0].greater_is_better
@@ -115,6 +118,11 @@ class Kept(KeepBest):
             self.bests = [None] * len(self._criteria)
         super().on_train_begin(args, state, control, **kwargs)
 
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        # The evaluation before the first step is for comparison: nothing has been trained that could be kept.
+        if state.global_step > 0:
+            super().on_evaluate(args, state, control, **kwargs)
+
     def _judge(self, value: float, state: TrainerState, control: TrainerControl, kwargs: dict[str, Any]) -> None:
         if len(self._criteria) == 1:
             super()._judge(value, state, control, kwargs)
@@ -122,9 +130,8 @@ class Kept(KeepBest):
         better = []
         for place, criterion in enumerate(self._criteria):
             mean = sum(self._found[name] for name in criterion.names) / len(criterion.names)
-            # One after the other as if it were alone; each remembers its own best.
-            self.best, self.greater_is_better = self.bests[place], criterion.greater_is_better
-            better.append(self.is_better(mean))
+            # As if it were alone; each remembers its own best.
+            better.append(self._is_new_best(mean, self.bests[place], criterion.greater_is_better))
             if better[-1]:
                 self.bests[place] = mean
         self.times_worse = 0 if all(better) else self.times_worse + 1
@@ -139,9 +146,19 @@ class Kept(KeepBest):
         else:
             self.best = value
 
+    def _values(self) -> list[float]:
+        return super()._values() if len(self._criteria) < 2 else [value for value in self.bests if value is not None]
+
+    def _directions(self) -> list[bool]:
+        return [criterion.greater_is_better for criterion in self._criteria]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {"mode": self.mode, **super().identity}
+
     def state(self) -> dict[str, Any]:
-        attributes = super().state()["attributes"]
-        return {"args": {}, "attributes": {**attributes, "bests": list(self.bests)}}
+        found = super().state()
+        return {**found, "attributes": {**found["attributes"], "bests": list(self.bests)}}
 
 
 @dataclass(frozen=True)

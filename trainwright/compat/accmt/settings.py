@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from trainwright.compat.accmt.cadence import native_cadence
 from trainwright.compat.accmt.handlers import rescue_kinds
 from trainwright.compat.accmt.hyperparameters import HyperParameters, read_config, truth
 from trainwright.config.registry import suggestion
+from trainwright.config.warnings import TrainwrightWarning
 
 
 @dataclass(kw_only=True)
@@ -40,12 +42,14 @@ class LaterSettings:
     collate_fn_val: Any = None
     dataloader_drop_last: bool = False
     cleanup_cache_every_n_steps: int | None = None
+    #: Ours, as messages name it: end another run that writes into the same folder, unsaved.
+    take_over: bool = False
 
     def __post_init__(self) -> None:
         if self.callback is not None and self.callbacks is not None:
             raise ValueError("callback and callbacks are two names of one thing: keep one.")
         _set_booleans(self, "enable_checkpointing multiple_checkpoints disable_model_saving gradient_checkpointing")
-        _set_booleans(self, "dataloader_drop_last")
+        _set_booleans(self, "dataloader_drop_last take_over")
         for sampler in (each for each in self.batch_samplers if each is not None):
             if not hasattr(sampler, "__iter__"):
                 raise ValueError(f"batch_sampler={sampler!r} must give lists of indices; for single ones use sampler.")
@@ -235,6 +239,12 @@ class Settings:
         return Path(self.model_path).parent / f"checkpoint-{whole.name}" if whole.name else whole / "checkpoint"
 
     @property
+    def names_taken(self) -> dict[str, str]:
+        """Names under which something else is logged than a Metric, and what."""
+        losses = dict.fromkeys(("loss", "valid_loss", self.val_loss_metric_name), "the validation loss")
+        return {**losses, self.train_loss_metric_name: "the training loss", "learning_rate": "the learning rate"}
+
+    @property
     def project(self) -> str:
         return self.track_name or Path(self.model_path).absolute().name
 
@@ -261,8 +271,8 @@ def _number(value: object, default: float) -> float:
     return float(value) if isinstance(value, (int, float)) else default
 
 
-def trainer_arguments(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a Trainer that a configuration holds."""
+def trainer_arguments(config: str | Path | Mapping[str, Any], beside: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a Trainer that a configuration holds, and those that were given beside it."""
     content = dict(config) if isinstance(config, Mapping) else read_config(Path(config))
     where = "config" if isinstance(config, Mapping) else str(config)
     values = content.get("trainer", {key: value for key, value in content.items() if key != "hps"})
@@ -271,6 +281,10 @@ def trainer_arguments(config: str | Path | Mapping[str, Any]) -> dict[str, Any]:
     arguments = dict(values)
     if "hps" in content:
         arguments.setdefault("hps_config", {"hps": content["hps"]})
+    twice = sorted(set(arguments) & set(beside))
+    if twice:
+        raise ValueError(f"{where}: {', '.join(twice)} stands there and is given beside it: keep one.")
+    arguments |= beside
     for needed in ("hps_config", "model_path"):
         if needed not in arguments:
             raise ValueError(f"{where}: {needed} is missing.")
@@ -294,6 +308,7 @@ def native_settings(settings: Settings, hps: HyperParameters, *, validates: bool
         "set_grads_to_none": settings.set_to_none,
         "checkpoint_every": saves,
         "save_total_limit": later.checkpoints_kept,
+        "take_over": later.take_over,
         "rescue_on": rescue_kinds(settings.handlers),
         "log_every": "1 epoch" if settings.log_every == -1 else f"{settings.log_every} steps",
         "evaluate_every": "never" if not validates else "1 epoch" if evaluates is None else f"{evaluates} steps",
@@ -321,3 +336,19 @@ def native_settings(settings: Settings, hps: HyperParameters, *, validates: bool
     if not settings.verbose:
         native |= {"disable_tqdm": True, "log_level": "error"}
     return native
+
+
+def checkpoint_only_where_it_acts(settings: dict[str, Any], model: object) -> None:
+    """Warn, as ACCMT does, where ``gradient_checkpointing`` finds nothing to act on."""
+    if settings["gradient_checkpointing"] and not hasattr(model, "gradient_checkpointing_enable"):
+        settings["gradient_checkpointing"] = False
+        warnings.warn(
+            f"gradient_checkpointing=True does nothing: {type(model).__name__} has no gradient_checkpointing_enable().",
+            TrainwrightWarning,
+            stacklevel=5,
+        )
+
+
+def say_needless(names: list[str]) -> None:
+    """Warn of arguments that act on nothing."""
+    warnings.warn(f"{', '.join(names)} change nothing here: leave them out.", TrainwrightWarning, stacklevel=3)

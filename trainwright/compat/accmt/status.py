@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -169,7 +170,10 @@ class StatusKeeper(TrainerCallback, ExportableState):
 
 
 def _lower(best: float | None, value: float) -> float | None:
-    return value if best is None or value < best else best
+    """The lower of both; what is not a number is never the best."""
+    if not math.isfinite(value):
+        return best
+    return value if best is None or not math.isfinite(best) or value < best else best
 
 
 class TrainingState:

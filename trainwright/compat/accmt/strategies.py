@@ -1,7 +1,7 @@
 """ACCMT's names of strategies (``--strat``), in the words of ``TrainingArguments``.
 
-``ddp``, ``fsdp``, ``fsdp-cpu``, ``deepspeed-0`` to ``deepspeed-3``; each may be followed by ``-fp32``, ``-bf16`` or
-``-fp16``, those of DeepSpeed also by ``-offload_opt`` and ``-offload_param``.
+``ddp``, ``fsdp``, ``fsdp-cpu``, ``deepspeed-0`` to ``deepspeed-3``; each may be followed by ``-fp32`` or ``-bf16``, ddp
+and stage 0 also by ``-fp16``, those of DeepSpeed also by ``-offload_opt`` and ``-offload_param``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from trainwright.config.registry import suggestion
 VARIABLE = "ACCMT_STRATEGY"
 WAYS = ("ddp", "fsdp", "fsdp-cpu", "deepspeed-0", "deepspeed-1", "deepspeed-2", "deepspeed-3")
 PRECISIONS = ("fp32", "bf16", "fp16")
+#: fp16 scales losses, and where weights are in parts that is not offered. Stage 0 of DeepSpeed is ddp.
+WITH_FP16 = ("ddp", "deepspeed-0")
 OFFLOADS = ("offload_opt", "offload_param")
 
 
 def names() -> list[str]:
     """Every name, as ``strats`` lists them."""
-    endings = ("", *(f"-{precision}" for precision in PRECISIONS))
-    found = [f"{way}{ending}" for way in WAYS for ending in endings]
+    endings = ("", "-fp32", "-bf16")
+    found = [f"{way}{ending}" for way in WAYS for ending in (*endings, *(["-fp16"] if way in WITH_FP16 else []))]
     for stage in (1, 2, 3):
         offloads = ("-offload_opt", "-offload_opt-offload_param") if stage == 3 else ("-offload_opt",)
         found += [f"deepspeed-{stage}{ending}{offload}" for ending in endings for offload in offloads]
@@ -47,6 +49,8 @@ def settings_of(name: str) -> dict[str, Any]:
         raise ValueError(f"--strat {name}: fp8 is not offered; the precisions are {', '.join(PRECISIONS)}.")
     if way not in WAYS:
         raise ValueError(f"--strat {name} is not one of {', '.join(WAYS)}{suggestion(way, WAYS)}.")
+    if precision == "fp16" and way not in WITH_FP16:
+        raise ValueError(f"--strat {name}: fp16 goes with {' and '.join(WITH_FP16)}; use {way}-bf16.")
     ending = "" if precision in (None, "fp32") else f"-{precision}"
     stage = int(way.removeprefix("deepspeed-")) if way.startswith("deepspeed") else 0
     if (offloads and stage == 0) or ("offload_param" in offloads and stage != 3):

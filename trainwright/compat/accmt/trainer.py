@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import warnings
 from collections.abc import Mapping
 from itertools import accumulate
 from pathlib import Path
@@ -25,22 +24,28 @@ from trainwright.compat.accmt.debugging import debug_level, set_for_debugging
 from trainwright.compat.accmt.evaluation import EvaluationOptions, report
 from trainwright.compat.accmt.hyperparameters import HyperParameters
 from trainwright.compat.accmt.logs import InTheirWords, ValidationBatches
-from trainwright.compat.accmt.loop import Loop, prepared_teacher
+from trainwright.compat.accmt.loop import Loop, prepared_teacher, same_modes_after
 from trainwright.compat.accmt.loudness import as_loud_as_asked
-from trainwright.compat.accmt.metrics import metrics_by_set
+from trainwright.compat.accmt.metrics import check_names, metrics_by_set
 from trainwright.compat.accmt.modules import AcceleratorModule, attach_run
 from trainwright.compat.accmt.monitor import Monitor
 from trainwright.compat.accmt.resuming import seed_of, wanted_checkpoint
 from trainwright.compat.accmt.run_of_module import RunOfModule, as_module
 from trainwright.compat.accmt.savings import Kept, Saving, keepers, registered_saving, saving_modes
-from trainwright.compat.accmt.settings import Settings, native_settings, split_more, trainer_arguments
+from trainwright.compat.accmt.settings import (
+    Settings,
+    checkpoint_only_where_it_acts,
+    native_settings,
+    say_needless,
+    split_more,
+    trainer_arguments,
+)
 from trainwright.compat.accmt.status import StatusKeeper, TrainingState
 from trainwright.compat.accmt.strategies import launched
 from trainwright.compat.accmt.this_process import ThisProcess
 from trainwright.compat.accmt.timings import timings
 from trainwright.compat.accmt.tracker import tracking_settings
 from trainwright.config import TrainingArguments
-from trainwright.config.warnings import TrainwrightWarning
 from trainwright.core.results import TrainOutput
 from trainwright.data.curriculum import Curriculum
 
@@ -124,7 +129,8 @@ class Trainer:
         self._group = set_for_two_groups(settings, this_group())
         is_told = not self._debug_level and not self._only_evaluates
         self._tracking: dict[str, Any] = tracking if is_told else {"report_to": "none"}
-        _say_needless(needless if settings.verbose else [])
+        if needless and settings.verbose:
+            say_needless(needless)
         self._metrics = metrics_by_set(later.metrics)
         self._events = CallbackEvents([*later.all_callbacks, *timings()])
         self._monitor = Monitor.of(monitor)
@@ -146,7 +152,8 @@ class Trainer:
         **more: Any,
     ) -> Trainer:
         """A Trainer whose arguments stand in a file (YAML, JSON) or dict: below ``trainer``, with ``hps`` beside it."""
-        return cls(**trainer_arguments(config), log_with=log_with, sampler=sampler, collate_fn=collate_fn, **more)
+        named = {"log_with": log_with, "sampler": sampler, "collate_fn": collate_fn}
+        return cls(**trainer_arguments(config, {k: value for k, value in named.items() if value is not None} | more))
 
     # ---- training
 
@@ -168,7 +175,7 @@ class Trainer:
             native = self._prepared(module, None if self._debug_level >= 5 else val_dataset, wanted)
             if native.eval_dataset is not None:
                 self._hand_over_evaluations(native)
-            train = native.in_own_batches(train, self._settings.later.batch_samplers[0])
+            train = native.in_own_batches(train, self._settings.later.batch_samplers[0], trains=True)
             if isinstance(train, Curriculum) and self.hps.max_steps is not None:
                 self._keeper.stage_ends = list(accumulate(stage.steps for stage in train.stages(self.hps.max_steps)))
             with prepared_teacher(module.teacher, native.args):
@@ -188,11 +195,8 @@ class Trainer:
             tools, keeps = Measuring(native, self._keeper, self._kept), self._debug_level < 3
             native.elsewhere = HandingOver(tools, queue, self._group, keeps_results=keeps)
             native.add_callback(native.elsewhere)
-        elif self._settings.resume is not False and queue.waiting():
-            raise ValueError(
-                f"{len(queue.waiting())} evaluations of this training wait in {queue.folder}: go on with alaunch, "
-                "which does them, or remove the folder."
-            )
+        elif self._settings.resume is not False:
+            queue.refuse_if_some_wait()
 
     def _evaluate_elsewhere(self, module: AcceleratorModule, val_dataset: object) -> TrainOutput:
         """``fit`` in the group that evaluates, until the other one has trained."""
@@ -219,6 +223,12 @@ class Trainer:
         """
         saving = registered_saving(model_saving, saving_below, saving_above)
         self._registered = [*(one for one in self._registered if one.mode != saving.mode), saving]
+
+    def save_model(self, folder: str | Path) -> None:
+        """Write the model of ``fit`` as it is now, as safetensors."""
+        if self._native is None:
+            raise ValueError("save_model writes the model of fit(): call that first.")
+        self._native.save_model(str(folder))
 
     def log_artifact(self, path: str | Path) -> None:
         """Hand a file or a folder to the tracker; before ``fit``, as soon as it runs."""
@@ -254,14 +264,18 @@ class Trainer:
         other = copy.copy(self)
         other._settings, other.hps = options.settings(self._settings), copy.copy(self.hps)
         other.hps.batch_sizes = options.batch_sizes(self.hps.batch_sizes)
-        other._metrics = self._metrics if options.metrics is None else metrics_by_set(options.metrics)
+        if options.metrics is not None:
+            other._metrics = metrics_by_set(options.metrics)
+            check_names(other._metrics, None, self._settings.names_taken)
         with as_loud_as_asked(other._settings.verbose):
             data, _ = validation_data(module, dataset)
             if data is None:
                 raise ValueError("evaluate needs data: pass a data set.")
             native = other._prepared(module, None, step=eval_logic_fn_name)
-            with prepared_teacher(module.teacher, native.args), native.told_of_evaluation(module_hooks):
-                found = native.test(native.in_own_batches(data, self._settings.later.batch_samplers[1]))
+            own = native.in_own_batches(data, self._settings.later.batch_samplers[1])
+            told = native.told_of_evaluation(module_hooks)
+            with prepared_teacher(module.teacher, native.args), told, same_modes_after(native.adapter):
+                found = native.test(own)
         words = self._words(list(data) if isinstance(data, Mapping) else None)
         results = words.results({f"eval_{name.removeprefix('test_')}": value for name, value in found.items()})
         if "test_loss" in found:
@@ -367,6 +381,8 @@ class Trainer:
 
     def _ways_of_saving(self, module: AcceleratorModule, sets: list[str] | None, validates: bool) -> list[Kept]:
         keeper = self._keeper
+        if validates:
+            check_names(self._metrics, sets, self._settings.names_taken)
         return keepers(
             self._settings,
             self._registered,
@@ -383,17 +399,5 @@ class Trainer:
     def _arguments(self, validates: bool, checkpoint: str | None, module: AcceleratorModule) -> TrainingArguments:
         seed = seed_of(checkpoint) if self._seed is None else self._seed
         settings = native_settings(self._settings, self.hps, validates=validates, seed=seed)
-        if settings["gradient_checkpointing"] and not hasattr(module.model, "gradient_checkpointing_enable"):
-            settings["gradient_checkpointing"] = False
-            warnings.warn(
-                f"gradient_checkpointing=True does nothing: {type(module.model).__name__} has no "
-                "gradient_checkpointing_enable().",
-                TrainwrightWarning,
-                stacklevel=4,
-            )
+        checkpoint_only_where_it_acts(settings, module.model)
         return TrainingArguments(**settings, **self._tracking, **launched())
-
-
-def _say_needless(names: list[str]) -> None:
-    if names:
-        warnings.warn(f"{', '.join(names)} change nothing here: leave them out.", TrainwrightWarning, stacklevel=3)

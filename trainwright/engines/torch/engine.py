@@ -250,7 +250,7 @@ class TorchEngine(TorchExchange, Modes):
 
     def why_not_clip_in_update(self) -> str | None:
         """Why gradients have to be clipped before the update, or None."""
-        if not self._skips_on_device or not self.device.type == "cuda":
+        if not self._skips_on_device or self.device.type != "cuda":
             return "only torch's fused optimizers on a GPU clip by themselves"
         if self.precision.scaler is not None:
             return "fp16's scaler looks at the gradients first"

@@ -126,10 +126,7 @@ class GreedyLR(LRScheduler):
     def is_better(self, current: float, best: float) -> bool:
         """Whether ``current`` beats ``best`` by more than the threshold."""
         sign = -1.0 if self.mode == "min" else 1.0
-        if self.threshold_mode == "rel":
-            bar = best * (1.0 + sign * self.threshold)
-        else:
-            bar = best + sign * self.threshold
+        bar = best * (1.0 + sign * self.threshold) if self.threshold_mode == "rel" else best + sign * self.threshold
         return current < bar if self.mode == "min" else current > bar
 
     def _lower_rates(self) -> None:

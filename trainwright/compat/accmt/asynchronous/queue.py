@@ -186,6 +186,14 @@ class EvaluationQueue:
         """Steps whose evaluation is still to be done."""
         return _numbers(self._waiting)
 
+    def refuse_if_some_wait(self) -> None:
+        """Where nobody would do them."""
+        if waiting := self.waiting():
+            raise ValueError(
+                f"{len(waiting)} evaluations of this training wait in {self.folder}: go on with alaunch, which does "
+                "them, or remove the folder."
+            )
+
     def steps_with_results(self) -> list[int]:
         return _numbers(self._results)
 

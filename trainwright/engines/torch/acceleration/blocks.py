@@ -1,7 +1,7 @@
 """Blocks that occur again and again in a network, compiled once for all of them.
 
-A block alone takes seconds to compile where the whole network takes minutes, and it is given what the network's own code
-makes for it: a causal mask that is left to the attention kernel stays left to it.
+A block alone takes seconds to compile where the whole network takes minutes, and it is given what the network's own
+code makes for it: a causal mask that is left to the attention kernel stays left to it.
 """
 
 from __future__ import annotations

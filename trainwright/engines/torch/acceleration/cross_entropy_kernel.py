@@ -26,7 +26,7 @@ def losses_and_gradients(logits: Tensor, target: Tensor) -> Tensor:
 
 
 @triton.jit
-def _kernel(logits, stride, targets, losses, words, BLOCK: tl.constexpr):  # noqa: ANN001, ANN202, N803
+def _kernel(logits, stride, targets, losses, words, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     logits += row * stride
     target = tl.load(targets + row)

@@ -66,8 +66,5 @@ def _call(head: nn.Linear, *args: Any, **kwargs: Any) -> Tensor:
 
 def _has_hooks(module: nn.Module) -> bool:
     return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )

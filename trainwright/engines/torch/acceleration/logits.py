@@ -1,9 +1,9 @@
 """Logits that are not computed until somebody looks at them.
 
-A language model's last layer puts out a number for each token and each word of the vocabulary: often the largest tensor of
-a training, and the loss is all that is wanted of it. :class:`Logits` stands in its place. ``cross_entropy`` takes the loss
-and the gradients from it some tokens at a time; whatever else looks at it finds the real numbers, and gradients flow back
-through it as through any tensor.
+A language model's last layer puts out a number for each token and each word of the vocabulary: often the largest tensor
+of a training, and the loss is all that is wanted of it. :class:`Logits` stands in its place. ``cross_entropy`` takes
+the loss and the gradients from it some tokens at a time; whatever else looks at it finds the real numbers, and gradients
+flow back through it as through any tensor.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class Logits(Tensor):
         if func._schema.is_mutable and isinstance(args[0], Logits) and args[0].views[0] > 1:
             # A view that was taken before would not see the change.
             raise RuntimeError(
-                f"{func} changes logits in place of which there are views. Write `logits = logits / 2`, say, instead of "
-                '`logits /= 2`, or leave out this acceleration: acceleration="off".'
+                f"{func} changes logits in place of which there are views. Write `logits = logits / 2`, say, instead "
+                'of `logits /= 2`, or leave out this acceleration: acceleration="off".'
             )
         args, kwargs = torch.utils._pytree.tree_map_only(Logits, Logits.numbers, (args, kwargs or {}))
         return func(*args, **kwargs)

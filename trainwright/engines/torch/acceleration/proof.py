@@ -1,7 +1,7 @@
 """Before the first step: the fast way and the plain way on the same samples, parameter by parameter.
 
-Both are compared with the same computation in a wider format. A fast way is used if its gradients are no further from that
-than those of the plain way are: at most twice as far, for each parameter.
+Both are compared with the same computation in a wider format. A fast way is used if its gradients are not much further
+from that than those of the plain way are: at most twice as far, for each parameter.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def errors(found: dict[str, Tensor], wide: dict[str, Tensor]) -> dict[str, float
 def worst(fast: dict[str, float], plain: dict[str, float]) -> Comparison:
     """The parameter whose error grew most.
 
-    One whose plain error is small by chance, because it has few numbers say, is measured by what is usual in this network.
+    One whose plain error is small by chance, because it has few numbers say, is measured by what is usual here.
     """
     usual = statistics.median(plain.values())
     found = (Comparison(name, fast[name], max(plain[name], usual)) for name in plain)
@@ -135,7 +135,7 @@ def nothing_dropped(network: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def undisturbed(network: nn.Module) -> Iterator[None]:
-    """What a pass draws, or writes into buffers (BatchNorm's statistics, say), is undone; also a buffer's replacement."""
+    """What a pass draws, or writes into buffers (BatchNorm's statistics, say), is undone; a replaced buffer is back."""
     before = [
         (module, name, tensor, tensor.detach().clone())
         for module in network.modules()
