@@ -42,7 +42,7 @@ _SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "n
 def llama(**options: Any) -> Any:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    config = {**_SMALL, "num_key_value_heads": 2, "vocab_size": WORDS, "use_cache": False, **options}
+    config: dict[str, Any] = {**_SMALL, "num_key_value_heads": 2, "vocab_size": WORDS, "use_cache": False, **options}
     return LlamaForCausalLM(LlamaConfig(**config))
 
 
@@ -125,7 +125,8 @@ def t5() -> Any:
     """An encoder and a decoder, whose states are scaled before a tied head."""
     from transformers import T5Config, T5ForConditionalGeneration
 
-    config = T5Config(
+    kind: Any = T5Config
+    config = kind(
         d_model=32,
         d_ff=48,
         num_layers=3,
@@ -192,7 +193,8 @@ def image_batch() -> dict[str, Tensor]:
 def vit() -> Any:
     from transformers import ViTConfig, ViTForImageClassification
 
-    config = ViTConfig(**_SMALL, image_size=8, patch_size=4, num_labels=5)
+    kind: Any = ViTConfig
+    config = kind(**_SMALL, image_size=8, patch_size=4, num_labels=5)
     return ViTForImageClassification(config)
 
 

@@ -87,7 +87,7 @@ def test_whatever_is_done_with_them_value_and_gradients_are_those_of_a_linear_la
     logits = Logits.of(states, OutputLayer(weight, bias, torch.float64))
     fast = act(logits)
     # transformers takes its loss in single precision.
-    bounds = {"rtol": 1e-5, "atol": 1e-6} if "transformers" in use else {"rtol": 1e-10, "atol": 1e-12}
+    bounds: dict[str, Any] = {"rtol": 1e-5, "atol": 1e-6} if "transformers" in use else {"rtol": 1e-10, "atol": 1e-12}
     torch.testing.assert_close(fast, plain, **bounds)
     for one, other in zip(torch.autograd.grad(plain, inputs), torch.autograd.grad(fast, inputs), strict=True):
         torch.testing.assert_close(other, one, **bounds)

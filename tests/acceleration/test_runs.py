@@ -195,8 +195,8 @@ def test_what_could_be_seen_is_not_used_where_somebody_looks(options: Any, who: 
 
 def choose_without_compiling(run: Trainer) -> None:
     """As long as it would be compiled otherwise."""
-    run.model.model.layers = nn.ModuleList(run.model.model.layers)
-    for layer in run.model.model.layers:
+    network: Any = run.model
+    for layer in network.model.layers:
         layer.compile(backend="eager")
 
 

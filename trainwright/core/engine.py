@@ -293,6 +293,10 @@ class Engine(Step, Evaluator, Protocol):
         """A run begins, or goes back to a checkpoint."""
         ...
 
+    def first_do(self, act: Callable[[Any], None]) -> None:
+        """Call ``act`` with the first batch that is trained on, before it is."""
+        ...
+
     def set_update_hooks(self, hooks: UpdateHooks) -> None:
         """What is done in every step besides, from now on."""
         ...

@@ -158,7 +158,8 @@ def _why_not(
         return "the run has begun without it"
     if technique.is_proven and situation.is_called_by_a_module:
         return "a Module's training_step decides how the network is called"
-    if hasattr(situation.network, "hf_device_map") and len(set(situation.network.hf_device_map.values())) > 1:
+    placed: Any = getattr(situation.network, "hf_device_map", {})
+    if len(set(placed.values())) > 1:
         return "device_map puts the network on several devices"
     if situation.changes_network:
         return "a recipe changes the network or its gradients while it is trained"
@@ -245,9 +246,10 @@ def _passing(
     found: Acceleration, candidates: list[Technique], everything: Passes, plain: _Plain
 ) -> tuple[list[Technique], Comparison | None, dict[str, str]]:
     """All of them, if they pass together; else each that passes alone, as long as they do together."""
-    reason, shown = _try(found, candidates, everything, plain)
+    reason, comparison = _try(found, candidates, everything, plain)
     if reason is None:
-        return candidates, shown, {}
+        return candidates, comparison, {}
+    shown: Comparison | None = None
     chosen: list[Technique] = []
     reasons: dict[str, str] = {}
     for technique in candidates:
@@ -257,7 +259,7 @@ def _passing(
             chosen, shown = [*chosen, technique], comparison
         else:
             reasons[technique.name] = reason
-    return chosen, shown if chosen else None, reasons
+    return chosen, shown, reasons
 
 
 def _try(

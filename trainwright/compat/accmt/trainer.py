@@ -276,7 +276,7 @@ class Trainer:
             told = native.told_of_evaluation(module_hooks)
             with prepared_teacher(module.teacher, native.args), told, same_modes_after(native.adapter):
                 found = native.test(own)
-        words = self._words(list(data) if isinstance(data, Mapping) else None)
+        words = InTheirWords(self._settings, list(data) if isinstance(data, Mapping) else None)
         results = words.results({f"eval_{name.removeprefix('test_')}": value for name, value in found.items()})
         if "test_loss" in found:
             # Later versions give it under this name.
@@ -357,7 +357,7 @@ class Trainer:
             args,
             choices=data_choices(self._settings, module),
             events=self._events,
-            callbacks=[*callbacks, self._words(sets)],
+            callbacks=[*callbacks, InTheirWords(self._settings, sets)],
             test_batch_size=self.hps.batch_sizes[2],
             keys=keys,
         )
@@ -392,9 +392,6 @@ class Trainer:
             notes=lambda: keeper.with_judged(self._kept),
             model=lambda: module.model,
         )
-
-    def _words(self, sets: list[str] | None) -> InTheirWords:
-        return InTheirWords(self._settings, sets)
 
     def _arguments(self, validates: bool, checkpoint: str | None, module: AcceleratorModule) -> TrainingArguments:
         seed = seed_of(checkpoint) if self._seed is None else self._seed

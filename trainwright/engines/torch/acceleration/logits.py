@@ -2,8 +2,8 @@
 
 A language model's last layer puts out a number for each token and each word of the vocabulary: often the largest tensor
 of a training, and the loss is all that is wanted of it. :class:`Logits` stands in its place. ``cross_entropy`` takes
-the loss and the gradients from it some tokens at a time; whatever else looks at it finds the real numbers, and gradients
-flow back through it as through any tensor.
+the loss and the gradients from it some tokens at a time; whatever else looks at it finds the real numbers, and
+gradients flow back through it as through any tensor.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Logits(Tensor):
             return func(*args, **kwargs)
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Autograd is above this: its graph has the operation already, only the numbers are wanted."""

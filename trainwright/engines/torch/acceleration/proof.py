@@ -156,7 +156,7 @@ def undisturbed(network: nn.Module) -> Iterator[None]:
 @contextlib.contextmanager
 def in_format(network: nn.Module, dtype: torch.dtype) -> Iterator[None]:
     """Within it the network's numbers are copies in ``dtype``; those that are so already stay."""
-    before = [
+    before: list[tuple[dict[str, Any], str, Tensor]] = [
         (table, name, tensor)
         for module in network.modules()
         for table in (module._parameters, module._buffers)
