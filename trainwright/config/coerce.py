@@ -227,8 +227,8 @@ def _own_words(args: AllFields) -> None:
     args.train_sampling_strategy = str(args.train_sampling_strategy)
     if is_ours(args, "micro_batch") and isinstance(args.micro_batch, str) and args.micro_batch != "auto":
         args.micro_batch = _to_int("micro_batch", args.micro_batch)
-    if is_ours(args, "acceleration") and isinstance(args.acceleration, str):
-        args.acceleration = _accelerations(args.acceleration)
+    if is_ours(args, "acceleration") and not isinstance(args.acceleration, list):
+        args.acceleration = _accelerations(args.acceleration or "auto")
     if args.max_grad_norm is None:
         args.max_grad_norm = 0.0  # an explicit None means off
     if args.eval_delay is None:

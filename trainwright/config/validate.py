@@ -217,8 +217,8 @@ def check_native(args: AllFields) -> None:
         _at_least(args, "micro_batch", 1)
 
 
-def _check_acceleration(wanted: str | list[str]) -> None:
-    names = [wanted] if isinstance(wanted, str) else wanted
+def _check_acceleration(wanted: str | list[str] | None) -> None:
+    names = [wanted] if isinstance(wanted, str) else wanted or []
     unknown = [
         name for name in names if name not in (*ACCELERATIONS, *(ACCELERATION_WORDS if names == [wanted] else ()))
     ]

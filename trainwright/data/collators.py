@@ -6,6 +6,7 @@ The names, arguments and results are those of Hugging Face's collators, so that 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate, get_worker_info
 
+from trainwright.config.origin import class_if_imported
 from trainwright.data.collators_lm import (
     DataCollatorForLanguageModeling,
     DataCollatorForPermutationLanguageModeling,
@@ -61,23 +63,16 @@ def collate_any(features: list[Any]) -> Any:
     return default_collate(features)
 
 
-#: Collators that stack samples as they are, ours and those of others, by name.
-_STACKING = (
-    "collate_any",
-    "default_data_collator",
-    "torch_default_data_collator",
-    "DefaultDataCollator",
-    "default_collate",
-)
-
-
 def only_stacks(collate: Callable[..., Any]) -> bool:
     """Whether samples go into a batch as they are, so that all have the same shape; others pad, pack or cut.
 
     >>> only_stacks(default_data_collator), only_stacks(DataCollatorWithPadding)
     (True, False)
     """
-    return getattr(collate, "__name__", type(collate).__name__) in _STACKING
+    theirs = sys.modules.get("transformers.data.data_collator")
+    functions = (collate_any, default_data_collator, default_collate, getattr(theirs, "default_data_collator", None))
+    classes = (DefaultDataCollator, class_if_imported("transformers.data.data_collator", "DefaultDataCollator"))
+    return collate in functions or isinstance(collate, classes)
 
 
 def default_data_collator(features: list[Any], return_tensors: str = "pt") -> dict[str, Any]:

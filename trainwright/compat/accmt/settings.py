@@ -351,4 +351,6 @@ def checkpoint_only_where_it_acts(settings: dict[str, Any], model: object) -> No
 
 def say_needless(names: list[str]) -> None:
     """Warn of arguments that act on nothing."""
+    if not names:
+        return
     warnings.warn(f"{', '.join(names)} change nothing here: leave them out.", TrainwrightWarning, stacklevel=3)

@@ -129,8 +129,7 @@ class Trainer:
         self._group = set_for_two_groups(settings, this_group())
         is_told = not self._debug_level and not self._only_evaluates
         self._tracking: dict[str, Any] = tracking if is_told else {"report_to": "none"}
-        if needless and settings.verbose:
-            say_needless(needless)
+        say_needless(needless if settings.verbose else [])
         self._metrics = metrics_by_set(later.metrics)
         self._events = CallbackEvents([*later.all_callbacks, *timings()])
         self._monitor = Monitor.of(monitor)

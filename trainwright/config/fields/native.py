@@ -11,7 +11,7 @@ class NativeFields:
     micro_batch: int | str | None = None
     """Largest piece of a batch that runs at once: a number, or "auto" to find what fits; the gradient is the same."""
 
-    acceleration: str | list[str] = "auto"
+    acceleration: None | str | list[str] = "auto"  # noqa: RUF036
     """What makes a training faster at the same results: "auto", "off", "max", or names such as ["blocks", "logits"]
     (docs/speed.md)."""
 
