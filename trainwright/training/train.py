@@ -134,6 +134,8 @@ def _close(run: TrainingRun) -> None:
     dismiss_guards(run)
     if run.acceleration is not None:
         run.acceleration.close()
+        # It knows the engine, which knows the run.
+        run.acceleration = None
     setup.engine.show_weights()
     run.saver.wait()
     run.capture.forget()
