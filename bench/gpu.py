@@ -104,7 +104,7 @@ def build(row: Row) -> Any:
 
 
 def operations(row: Row, model: Any) -> float:
-    """Of one step."""
+    """Floating-point operations of one step."""
     parameters = sum(one.numel() for one in model.parameters())
     embedding = row.config["hidden_size"] * row.config["vocab_size"]
     tokens, passes = row.batch * row.length, 2 if row.lora else 3

@@ -106,6 +106,8 @@ def with_trainer(library: Any) -> Callable[[Any, Tokens, int, int], float]:
             def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
                 clock.tick()
 
+        # Plain loops are compared here; bench/gpu.py measures what is accelerated by default.
+        plain: dict[str, Any] = {"acceleration": "off"} if library.__name__ == "trainwright" else {}
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
             args = library.TrainingArguments(
                 folder,
@@ -118,6 +120,7 @@ def with_trainer(library: Any) -> Callable[[Any, Tokens, int, int], float]:
                 logging_steps=500,
                 optim="adamw_torch_fused",
                 dataloader_drop_last=True,
+                **plain,
             )
             library.Trainer(model, args, train_dataset=data, callbacks=[Ticker()]).train()
         return clock.seconds()

@@ -215,6 +215,10 @@ def test_a_resume_goes_on_with_the_same_and_to_the_same_bits(tmp_path: Path, mon
     again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
     assert same(weights(again.model), weights(whole.model))
     assert told(tmp_path / "again")["used"] == ["blocks", "logits"]
+    # A setting that is changed acts, in either direction.
+    other = trainer(tmp_path / "other", acceleration=["logits"])
+    other.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    assert told(tmp_path / "other")["used"] == ["logits"]
     off = trainer(tmp_path / "off", acceleration="off")
     off.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
     assert not (tmp_path / "off" / "events.jsonl").exists() or "acceleration" not in (
@@ -236,6 +240,15 @@ def test_on_another_machine_a_resume_says_that_bits_differ(tmp_path: Path, caplo
         acceleration.machine = original  # type: ignore[assignment]
     assert changed["acceleration"]["on"]["torch"] == torch.__version__
     assert "results are not the same to the last bit" in caplog.text
+
+
+def test_where_nothing_is_accelerated_another_machine_is_nothing_to_speak_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer(tmp_path / "whole", save_strategy="steps", save_steps=2).train()
+    monkeypatch.setattr(acceleration, "machine", lambda device: {"device": "another", "torch": "0"})
+    trainer(tmp_path / "again").train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    assert "last bit" not in caplog.text
 
 
 @pytest.mark.parametrize("wanted", ["fast", ["blocks", "speed"], ["auto"]])

@@ -52,6 +52,8 @@ class Acceleration:
     """What a run uses, and why not the rest."""
 
     situation: Situation
+    #: What the arguments say.
+    asked: str | list[str] | None
     installed: dict[str, Undo] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     #: What everything was compiled for first: kernels may depend on it.
@@ -77,6 +79,7 @@ class Acceleration:
     def as_json(self) -> dict[str, Any]:
         """For checkpoints: a resume uses the same, if it runs on the same."""
         return {
+            "asked": self.asked,
             "used": [technique.name for technique in self.used()],
             "on": machine(self.situation.device),
             "shapes": self.shapes,
@@ -93,22 +96,24 @@ def accelerate(run: TrainingRun) -> None:
     """Choose by rules, put in what was chosen, and have it proven with the first batch."""
     setup = run.setup
     situation = _situation(run)
-    run.acceleration = found = Acceleration(situation)
+    run.acceleration = found = Acceleration(situation, setup.args.acceleration)
     if setup.args.acceleration == "off" or setup.args.engine != "torch":
         return
-    then = run.acceleration_then
-    if then is not None and then["on"] != machine(situation.device):
-        then = None
-        logger.warning(
-            "The run goes on on another device or version of torch: with acceleration its results are not the same to "
-            "the last bit."
-        )
+    stored = run.acceleration_then
+    is_same_machine = stored is None or stored["on"] == machine(situation.device)
+    # A setting that was changed acts, as any other.
+    then = stored if is_same_machine and stored and stored["asked"] == setup.args.acceleration else None
     for technique in TECHNIQUES:
         why = _why_not(technique, situation, setup.args.acceleration, then)
         if why is None:
             found.install(technique)
         else:
             found.left_out[technique.name] = why
+    if not is_same_machine and (found.installed or (stored and stored["used"])):
+        logger.warning(
+            "The run goes on on another device or version of torch: with acceleration its results are not the same to "
+            "the last bit."
+        )
     if any(technique.is_proven for technique in found.used()):
         setup.engine.first_do(partial(_begin, run, then))
     elif found.installed or situation.is_asked_for:
@@ -118,7 +123,7 @@ def accelerate(run: TrainingRun) -> None:
 def _situation(run: TrainingRun) -> Situation:
     setup, args = run.setup, run.setup.args
     wanted = args.acceleration
-    settings = {name: "" for name in ("torch_compile", "use_liger_kernel") if getattr(args, name)}
+    settings = frozenset(name for name in ("torch_compile", "use_liger_kernel") if getattr(args, name))
     return Situation(
         network=unwrap(setup.model),
         engine=setup.engine,
@@ -156,6 +161,8 @@ def _why_not(
         return "acceleration does not name it"
     if then is not None and technique.name not in then["used"]:
         return "the run has begun without it"
+    if technique.changes_bits and situation.device.type == "cpu" and not situation.is_asked_for:
+        return "on a CPU results would differ in their last bits"
     if technique.is_proven and situation.is_called_by_a_module:
         return "a Module's training_step decides how the network is called"
     placed: Any = getattr(situation.network, "hf_device_map", {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -28,8 +28,8 @@ class Situation:
     lengths_vary: bool
     #: How the weights are spread: "sp", "ddp", "fsdp", ...
     layout: str
-    #: Arguments that ask for something which stands in the way, by name, with what they do.
-    settings: dict[str, str] = field(default_factory=dict)
+    #: Names of arguments that ask for something which stands in the way.
+    settings: frozenset[str] = frozenset()
     #: What of the user's would see logits or gradients in the middle of a step.
     onlookers: tuple[str, ...] = ()
     #: A recipe changes the network, or its gradients, while it is trained.
