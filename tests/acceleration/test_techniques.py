@@ -12,6 +12,7 @@ from torch import nn
 
 from tests.acceleration.networks import EVERY, LANGUAGE, made
 from trainwright.engines.torch.acceleration.blocks import CompiledBlocks, repeated_blocks
+from trainwright.engines.torch.acceleration.call import Call
 from trainwright.engines.torch.acceleration.head import NoLogits
 from trainwright.engines.torch.acceleration.logits import output_layer
 from trainwright.engines.torch.acceleration.proof import Passes, nothing_dropped
@@ -40,7 +41,7 @@ def check_equal(network: Any, batch: dict[str, Any], technique: Technique, **opt
         # torch multiplies experts in single precision at most.
         network.double()
         batch = {name: one.double() if one.is_floating_point() else one for name, one in batch.items()}
-    passes = Passes(network, batch, contextlib.nullcontext)
+    passes = Passes(network, Call((), batch), contextlib.nullcontext)
     with nothing_dropped(network):
         plain = passes.gradients()
         undo = technique.install(situation(network, **options))

@@ -16,6 +16,7 @@ from tests.acceleration.test_runs import same, told, weights
 from tests.acceleration.test_techniques import situation
 from trainwright import Trainer, TrainingArguments
 from trainwright.engines.torch.acceleration.blocks import CompiledBlocks, compilations
+from trainwright.engines.torch.acceleration.call import Call
 from trainwright.engines.torch.acceleration.chunked_loss import linear_cross_entropy
 from trainwright.engines.torch.acceleration.head import NoLogits
 from trainwright.engines.torch.acceleration.proof import Passes, errors, exact_products, nothing_dropped, worst
@@ -33,7 +34,7 @@ def check_proven(name: str, technique: Technique) -> None:
     network, batch = made(name)
     network.cuda()
     inputs = {key: value.cuda() for key, value in batch.items()}
-    passes = Passes(network, inputs, lambda: torch.autocast("cuda", torch.bfloat16, enabled=half))
+    passes = Passes(network, Call((), inputs), lambda: torch.autocast("cuda", torch.bfloat16, enabled=half))
     with nothing_dropped(network), exact_products():
         exact = passes.wide_gradients(torch.float32 if half else torch.float64)
         plain = errors(passes.gradients(), exact)

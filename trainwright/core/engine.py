@@ -293,8 +293,8 @@ class Engine(Step, Evaluator, Protocol):
         """A run begins, or goes back to a checkpoint."""
         ...
 
-    def first_do(self, act: Callable[[Any], None]) -> None:
-        """Call ``act`` with the first batch that is trained on, before it is."""
+    def first_within(self, context: Callable[[], AbstractContextManager[None]]) -> None:
+        """Make the next pass over a batch within ``context()``."""
         ...
 
     def set_update_hooks(self, hooks: UpdateHooks) -> None:

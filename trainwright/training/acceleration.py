@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import logging
-import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from trainwright.core.callback import listens_to
+from trainwright.core.callback import TrainerCallback, listens_to
 from trainwright.data.collators import only_stacks
 from trainwright.engines.torch.acceleration.blocks import CompiledBlocks, compilations
+from trainwright.engines.torch.acceleration.call import Call
 from trainwright.engines.torch.acceleration.clip import ClipInUpdate
 from trainwright.engines.torch.acceleration.head import NoLogits
-from trainwright.engines.torch.acceleration.proof import (
-    Comparison,
-    Passes,
-    errors,
-    nothing_dropped,
-    wider_than,
-    worst,
-)
-from trainwright.engines.torch.acceleration.shapes import resized, shapes_of
 from trainwright.engines.torch.acceleration.technique import Situation, Technique, Undo
-from trainwright.engines.torch.memory import is_out_of_memory, release_memory
-from trainwright.engines.torch.split_batch import cut_batch
 from trainwright.engines.torch.targets import unwrap
+from trainwright.training.first_call import Verdict, at_first_call, forget_compiled, judge
 from trainwright.training.hooks import is_ours, is_overridden
-from trainwright.training.random_state import random_now, restore_random_state
 from trainwright.training.run import TrainingRun
 from trainwright.training.setup import Setup
-from trainwright.training.step import prepare_inputs
 
 logger = logging.getLogger("trainwright")
 
@@ -42,9 +32,6 @@ TECHNIQUES: tuple[Technique, ...] = (CompiledBlocks(), NoLogits(), ClipInUpdate(
 #: Methods whose overrides may look at logits, and events at which callbacks may look at gradients.
 _LOOKING_METHODS = ("compute_loss", "training_step", "_clip_grad_norm", "_get_grad_norm")
 _LOOKING_EVENTS = ("on_substep_end", "on_pre_optimizer_step", "on_optimizer_step")
-
-#: The batch of a Trainer with a loss of its own may be none that the network takes.
-_NOT_COMPUTED = "the network could not be called with a batch as it is"
 
 
 @dataclass
@@ -68,6 +55,14 @@ class Acceleration:
         self.installed.pop(name)()
         if why is not None:
             self.left_out[name] = why
+
+    def adopt(self, verdict: Verdict) -> None:
+        """Use what passed."""
+        self.shapes = verdict.shapes
+        for technique in verdict.passed:
+            if technique.name not in verdict.reasons:
+                self.install(technique)
+        self.left_out.update(verdict.reasons)
 
     def used(self) -> list[Technique]:
         return [technique for technique in TECHNIQUES if technique.name in self.installed]
@@ -115,9 +110,12 @@ def accelerate(run: TrainingRun) -> None:
             "the last bit."
         )
     if any(technique.is_proven for technique in found.used()):
-        setup.engine.first_do(partial(_begin, run, then))
+        setup.engine.first_within(partial(_proving, run, then))
+        guard = ProveAgain(situation.network, lambda: setup.engine.first_within(partial(_proving, run, None)))
+        run.guards.append(guard)
+        setup.callbacks.add_callback(guard)
     elif found.installed or situation.is_asked_for:
-        _tell(run, None, 0.0, {})
+        _tell(run)
 
 
 def _situation(run: TrainingRun) -> Situation:
@@ -135,7 +133,6 @@ def _situation(run: TrainingRun) -> Situation:
         settings=settings,
         onlookers=_onlookers(setup),
         changes_network=bool(setup.modifiers),
-        is_called_by_a_module=setup.module is not None,
         is_asked_for=wanted == "max" or isinstance(wanted, list),
     )
 
@@ -163,8 +160,6 @@ def _why_not(
         return "the run has begun without it"
     if technique.changes_bits and situation.device.type == "cpu" and not situation.is_asked_for:
         return "on a CPU results would differ in their last bits"
-    if technique.is_proven and situation.is_called_by_a_module:
-        return "a Module's training_step decides how the network is called"
     placed: Any = getattr(situation.network, "hf_device_map", {})
     if len(set(placed.values())) > 1:
         return "device_map puts the network on several devices"
@@ -175,137 +170,46 @@ def _why_not(
     return technique.why_not(situation)
 
 
-def _begin(run: TrainingRun, then: dict[str, Any] | None, batch: object) -> None:
-    """Before the first batch is trained on: compile, and compare the fast way with the plain one."""
+@contextmanager
+def _proving(run: TrainingRun, then: dict[str, Any] | None) -> Iterator[None]:
+    """Within it, from the network's first call on, what passed the comparison with the plain way is used."""
     found = run.acceleration
     assert found is not None
-    start = time.perf_counter()
-    setup, network = run.setup, found.situation.network
-    inputs = prepare_inputs(setup, batch)
-    shown: Comparison | None = None
-    failed: dict[str, str] = {}
-    random = random_now(setup)
-    if found.situation.lengths_vary and compilations() > found.compiled_before:
-        # For the largest batch, when it was found out what fits: a resume does not look for that again.
-        torch.compiler.reset()
-    if then is not None and then["shapes"] is not None:
-        # Kernels may depend on what they were compiled for: the same as at the beginning of the run.
-        found.shapes = then["shapes"]
-        Passes(network, resized(inputs, found.shapes), setup.engine.precision.autocast).gradients()
-    else:
-        found.shapes = shapes_of(inputs)
-        shown, failed = _prove(run, Passes(network, inputs, setup.engine.precision.autocast))
-    restore_random_state(setup, random)
-    release_memory(setup.engine.device)
-    _tell(run, shown, time.perf_counter() - start, failed)
-
-
-def _prove(run: TrainingRun, everything: Passes) -> tuple[Comparison | None, dict[str, str]]:
-    """Keep what passes, and say why the rest does not. With several processes only what passes in each."""
-    found, setup = run.acceleration, run.setup
-    assert found is not None
+    setup, situation = run.setup, found.situation
     candidates = [technique for technique in found.used() if technique.is_proven]
     for technique in candidates:
         found.take_out(technique.name)
-    plain = _Plain.of(everything, setup)
-    chosen, shown, reasons = _passing(found, candidates, everything, plain)
-    for other in setup.backend.gather(reasons):
-        reasons.update(other)
-    for technique in chosen:
-        if technique.name not in reasons:
-            found.install(technique)
-    found.left_out.update(reasons)
-    return shown, reasons
+    verdicts: list[Verdict] = []
+
+    def prove(call: Call) -> None:
+        forget_compiled(situation, found.compiled_before)
+        verdict = judge(setup, situation, candidates, call, None if then is None else then["shapes"])
+        # With several processes only what passed in each.
+        for other in setup.backend.gather(verdict.reasons):
+            verdict.reasons.update(other)
+        found.adopt(verdict)
+        verdicts.append(verdict)
+
+    with at_first_call(situation.network, prove):
+        yield
+    if not verdicts:
+        found.left_out.update(dict.fromkeys((one.name for one in candidates), "the network as a whole is never called"))
+    _tell(run, verdicts[0] if verdicts else None)
 
 
-@dataclass(frozen=True)
-class _Plain:
-    """What the plain way gives on a piece of the first batch, and how far that is from exact."""
-
-    passes: Passes
-    exact: dict[str, Tensor] | None
-    errors: dict[str, float] | None
-    why_not: str | None = None
-
-    @classmethod
-    def of(cls, everything: Passes, setup: Setup) -> _Plain:
-        rows = setup.engine.rows(everything.inputs)
-        # Two samples: what is compiled for one serves only one.
-        for parts in dict.fromkeys((max(1, rows // 2), max(1, rows))):
-            try:
-                piece = Passes(everything.network, cut_batch(everything.inputs, parts)[0], everything.autocast)
-                with nothing_dropped(everything.network):
-                    exact = piece.wide_gradients(wider_than(_format(setup, everything.network)))
-                    return cls(piece, exact, errors(piece.gradients(), exact))
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    return cls(everything, None, None, f"{_NOT_COMPUTED}: {_first_line(error)}")
-            release_memory(setup.engine.device)
-        return cls(everything, None, None, "comparing it with the plain way does not fit into memory")
-
-
-def _format(setup: Setup, network: nn.Module) -> torch.dtype:
-    floats = (parameter.dtype for parameter in network.parameters() if parameter.is_floating_point())
-    return setup.engine.precision.dtype or next(floats, torch.float32)
-
-
-def _passing(
-    found: Acceleration, candidates: list[Technique], everything: Passes, plain: _Plain
-) -> tuple[list[Technique], Comparison | None, dict[str, str]]:
-    """All of them, if they pass together; else each that passes alone, as long as they do together."""
-    reason, comparison = _try(found, candidates, everything, plain)
-    if reason is None:
-        return candidates, comparison, {}
-    shown: Comparison | None = None
-    chosen: list[Technique] = []
-    reasons: dict[str, str] = {}
-    for technique in candidates:
-        if len(candidates) > 1:
-            reason, comparison = _try(found, [*chosen, technique], everything, plain)
-        if reason is None:
-            chosen, shown = [*chosen, technique], comparison
-        else:
-            reasons[technique.name] = reason
-    return chosen, shown, reasons
-
-
-def _try(
-    found: Acceleration, techniques: list[Technique], everything: Passes, plain: _Plain
-) -> tuple[str | None, Comparison | None]:
-    if plain.why_not is not None:
-        return plain.why_not, None
-    assert plain.exact is not None
-    assert plain.errors is not None
-    undo = [technique.install(found.situation) for technique in techniques]
-    try:
-        # As it will be called first, so that it is compiled for that.
-        everything.gradients()
-        with nothing_dropped(everything.network):
-            comparison = worst(errors(plain.passes.gradients(), plain.exact), plain.errors)
-    except Exception as error:
-        return f"it failed on the first batch: {_first_line(error)}", None
-    finally:
-        for one in reversed(undo):
-            one()
-    if comparison.passed:
-        return None, comparison
-    return (
-        f"its gradient of {comparison.parameter} is off by {comparison.fast:.2g}, the plain one's by "
-        f"{comparison.plain:.2g}"
-    ), comparison
-
-
-def _tell(run: TrainingRun, shown: Comparison | None, seconds: float, failed: dict[str, str]) -> None:
+def _tell(run: TrainingRun, verdict: Verdict | None = None) -> None:
     found, setup = run.acceleration, run.setup
     assert found is not None
     wanted = setup.args.acceleration
+    failed = {} if verdict is None else verdict.reasons
     if isinstance(wanted, list):
         failed = {name: why for name, why in found.left_out.items() if name in wanted}
     says = ", ".join(f"{technique.says} ({technique.name})" for technique in found.used())
     text = f"Faster than plain: {says}." if says else "Nothing is accelerated."
-    if shown is not None:
+    if verdict is not None and verdict.shown is not None:
+        shown = verdict.shown
         text += (
-            f" Compared with the plain way on the first batch in {seconds:.1f} s: where it differs most, at "
+            f" Compared with the plain way on the first batch in {verdict.seconds:.1f} s: where it differs most, at "
             f"{shown.parameter}, its error is {shown.ratio:.2f} times the plain one's (2 are allowed)."
         )
     if failed:
@@ -314,11 +218,36 @@ def _tell(run: TrainingRun, shown: Comparison | None, seconds: float, failed: di
         "acceleration",
         text,
         step=setup.state.global_step,
-        level=logging.INFO if all(why.startswith(_NOT_COMPUTED) for why in failed.values()) else logging.WARNING,
+        level=logging.WARNING if failed else logging.INFO,
         left_out=found.left_out,
         **found.as_json(),
     )
 
 
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+class ProveAgain(TrainerCallback):
+    """Has accelerations compared once more with the plain way when other parameters are trained, or layers replaced."""
+
+    def __init__(self, network: nn.Module, prove: Callable[[], None]) -> None:
+        self._network, self._prove = network, prove
+        #: None until the first step, whose batch is compared anyway.
+        self._before: list[object] | None = None
+
+    def on_step_begin(self, args: object, state: object, control: object, **kwargs: object) -> None:
+        now = layers_and_trained(self._network)
+        before, self._before = self._before, now
+        if before is None:
+            return
+        if len(now) != len(before) or any(one is not other for one, other in zip(now, before, strict=True)):
+            self._prove()
+
+
+def layers_and_trained(network: nn.Module) -> list[object]:
+    """Its modules and the parameters that are trained. In every step: a few tenths of a microsecond for each."""
+    found: list[object] = []
+    left = [network]
+    while left:
+        module = left.pop()
+        found.append(module)
+        found += [one for one in module._parameters.values() if one is not None and one.requires_grad]
+        left += [child for child in module._modules.values() if child is not None]
+    return found

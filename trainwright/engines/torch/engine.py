@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -149,16 +149,16 @@ class TorchEngine(TorchExchange, Modes):
 
     # ---- one optimizer step, in the order the loop calls it
 
-    def first_do(self, act: Callable[[Any], None]) -> None:
-        """Call ``act`` with the first batch that is trained on, before it is."""
+    def first_within(self, context: Callable[[], AbstractContextManager[None]]) -> None:
+        """Make the next pass over a batch within ``context()``."""
         usual = self._training_step
 
-        def with_first(batch: Any, portion: Portion) -> Tensor | None:
+        def with_context(batch: Any, portion: Portion) -> Tensor | None:
             self._training_step = usual
-            act(batch)
-            return usual(batch, portion)
+            with context():
+                return usual(batch, portion)
 
-        self._training_step = with_first
+        self._training_step = with_context
 
     def mark_boundary(self) -> None:
         self.boundary.mark()

@@ -10,7 +10,7 @@ import contextlib
 import math
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from trainwright.engines.torch.acceleration.blocks import repeated_blocks
+from trainwright.engines.torch.acceleration.call import Call
 from trainwright.engines.torch.targets import is_mapping
 
 #: How many times the plain way's error the fast way's may be.
@@ -50,23 +51,23 @@ class Passes:
     """How one pass over some samples is computed: the network, its inputs, and the number formats of the training."""
 
     network: nn.Module
-    inputs: Any
+    call: Call
     autocast: Callable[[], contextlib.AbstractContextManager[Any]]
 
-    def gradients(self) -> dict[str, Tensor]:
+    def gradients(self, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
         """Of the loss by each parameter that is trained, and the loss itself, in the training's formats."""
+        call = self.call.copied(dtype)
         with undisturbed(self.network), self._kept_small():
             with self.autocast():
-                loss = scalar_of(_called(self.network, self.inputs))
+                loss = scalar_of(self.network(*call.args, **call.kwargs))
             return _gradients(loss, dict(trained(self.network)))
 
     def wide_gradients(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """The same with all numbers in ``dtype``."""
         device = next(self.network.parameters()).device.type
         autocast = torch.autocast(device, enabled=False)
-        wide = Passes(self.network, _cast(self.inputs, dtype), lambda: autocast)
         with in_format(self.network, dtype), exact_products():
-            return wide.gradients()
+            return replace(self, autocast=lambda: autocast).gradients(dtype)
 
     @contextlib.contextmanager
     def _kept_small(self) -> Iterator[None]:
@@ -89,24 +90,27 @@ def trained(network: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((name, parameter) for name, parameter in network.named_parameters() if parameter.requires_grad)
 
 
-def errors(found: dict[str, Tensor], wide: dict[str, Tensor]) -> dict[str, float]:
-    """How far each gradient is from that in the wider format, as a share of its length."""
-    values = {
+def errors(found: dict[str, Tensor], wide: dict[str, Tensor]) -> dict[str, Tensor]:
+    """How far each gradient is from that in the wider format, as a share of its length. Nobody waits for a device."""
+    return {
         name: torch.linalg.vector_norm(found[name].to(exact.dtype) - exact)
         / torch.linalg.vector_norm(exact).clamp(min=1e-30)
         for name, exact in wide.items()
     }
-    # One wait for all of them.
-    return dict(zip(values, torch.stack(list(values.values())).tolist(), strict=True))
 
 
-def worst(fast: dict[str, float], plain: dict[str, float]) -> Comparison:
+def worst(fast: dict[str, Tensor], plain: dict[str, Tensor]) -> Comparison:
     """The parameter whose error grew most.
 
     One whose plain error is small by chance, because it has few numbers say, is measured by what is usual here.
     """
-    usual = statistics.median(plain.values())
-    found = (Comparison(name, fast[name], max(plain[name], usual)) for name in plain)
+    # One wait for all of them.
+    fast_values, plain_values = torch.stack([*fast.values(), *plain.values()]).view(2, -1).tolist()
+    usual = statistics.median(plain_values)
+    found = (
+        Comparison(name, error, max(allowed, usual))
+        for name, error, allowed in zip(plain, fast_values, plain_values, strict=True)
+    )
     return max(found, key=lambda one: math.inf if math.isnan(one.ratio) else one.ratio)
 
 
@@ -214,22 +218,3 @@ def _gradients(loss: Tensor, parameters: dict[str, Tensor]) -> dict[str, Tensor]
     found = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
     known = {name: one.detach() for name, one in zip(parameters, found, strict=True) if one is not None}
     return {"the loss": loss.detach(), **known}
-
-
-def _called(network: nn.Module, inputs: Any) -> Any:
-    args, kwargs = _arguments(inputs)
-    return network(*args, **kwargs)
-
-
-def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if is_mapping(inputs):
-        return (), dict(inputs)
-    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
-
-
-def _cast(inputs: Any, dtype: torch.dtype) -> Any:
-    def cast(tensor: Tensor) -> Tensor:
-        return tensor.to(dtype) if tensor.is_floating_point() else tensor
-
-    plain = _plain(inputs)
-    return torch.utils._pytree.tree_map_only(Tensor, cast, plain)

@@ -34,8 +34,6 @@ class Situation:
     onlookers: tuple[str, ...] = ()
     #: A recipe changes the network, or its gradients, while it is trained.
     changes_network: bool = False
-    #: Who calls the network, and with what, is up to a Module.
-    is_called_by_a_module: bool = False
     #: Somebody asked for this acceleration by name: whether it pays is no question.
     is_asked_for: bool = False
 

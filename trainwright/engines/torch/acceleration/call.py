@@ -1,0 +1,79 @@
+"""What a network is called with: copied for a pass over it, cut into pieces, put into other shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainwright.engines.torch.acceleration.shapes import resized, shapes_of
+from trainwright.engines.torch.moving import rebuilt
+from trainwright.engines.torch.split_batch import cut_batch
+from trainwright.engines.torch.targets import count_rows
+
+#: Values that no pass can change.
+_FIXED = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, type(None))
+
+
+@dataclass(frozen=True)
+class Call:
+    """Arguments of one call."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def rows(self) -> int:
+        return count_rows(self._named())
+
+    def piece(self, samples: int) -> Call:
+        """The first ``samples`` of it, or all where it is not cut by samples.
+
+        >>> Call((torch.arange(6),), {"scale": 2}).piece(2)
+        Call(args=(tensor([0, 1]),), kwargs={'scale': 2})
+        """
+        try:
+            return self._with(cut_batch(self._named(), max(1, self.rows // samples))[0])
+        except ValueError:
+            return self
+
+    def shapes(self) -> Any:
+        """Those of its tensors, as JSON has them."""
+        return shapes_of(self._named())
+
+    def in_shapes(self, shapes: Any) -> Call:
+        return self._with(resized(self._named(), shapes))
+
+    def copied(self, dtype: torch.dtype | None = None) -> Call:
+        """Tensors of its own, without what they were computed from; numbers in ``dtype``, if one is given.
+
+        Whatever a pass does to them, and to what they depend on, stays within it.
+        """
+        return self._with(_copied(self._named(), dtype))
+
+    def _named(self) -> dict[Any, Any]:
+        """By number or name, in one table."""
+        return {**dict(enumerate(self.args)), **self.kwargs}
+
+    def _with(self, named: dict[Any, Any]) -> Call:
+        count = len(self.args)
+        # Shapes that were read from a file have texts for numbers; what was made of them has not.
+        return Call(tuple(named[number] for number in range(count)), {name: named[name] for name in self.kwargs})
+
+
+def _copied(value: Any, dtype: torch.dtype | None) -> Any:
+    if isinstance(value, Tensor):
+        wanted = dtype if dtype is not None and value.is_floating_point() else value.dtype
+        return value.detach().to(wanted, copy=True).requires_grad_(value.requires_grad)
+    if isinstance(value, Mapping):
+        kind: Any = type(value)
+        found = {name: _copied(one, dtype) for name, one in value.items()}
+        return found if kind is dict else kind(found)
+    if isinstance(value, (list, tuple)):
+        return rebuilt(value, [_copied(one, dtype) for one in value])
+    if isinstance(value, _FIXED):
+        return value
+    raise ValueError(f"the network is called with a {type(value).__name__}, which a pass may change")

@@ -1,0 +1,172 @@
+"""Compare accelerations with the plain way when the network is first called, with what it is called with.
+
+Whoever calls it: the Trainer, an override of ``compute_loss``, a Module's ``training_step``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainwright.engines.torch.acceleration.blocks import compilations
+from trainwright.engines.torch.acceleration.call import Call
+from trainwright.engines.torch.acceleration.proof import (
+    Comparison,
+    Passes,
+    errors,
+    nothing_dropped,
+    wider_than,
+    worst,
+)
+from trainwright.engines.torch.acceleration.technique import Situation, Technique
+from trainwright.engines.torch.memory import is_out_of_memory, release_memory
+from trainwright.training.random_state import random_now, restore_random_state
+from trainwright.training.setup import Setup
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Which techniques passed; why the others did not; how far those that passed are from the plain way."""
+
+    passed: list[Technique]
+    reasons: dict[str, str]
+    shown: Comparison | None = None
+    seconds: float = 0.0
+    #: What everything was compiled for.
+    shapes: Any = None
+
+
+@contextmanager
+def at_first_call(network: nn.Module, act: Callable[[Call], None]) -> Iterator[None]:
+    """Within it the network's first call in training begins with ``act``."""
+
+    def first(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if module.training and torch.is_grad_enabled():
+            handle.remove()
+            act(Call(args, kwargs))
+
+    # Before hooks of others: the call that is repeated goes through them, too.
+    handle = network.register_forward_pre_hook(first, prepend=True, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def judge(setup: Setup, situation: Situation, candidates: list[Technique], call: Call, then: Any) -> Verdict:
+    """Compute what ``call`` gives in the plain way and with ``candidates``; nothing of it stays but what was compiled.
+
+    A run that goes on has been through this: everything is only compiled, for the shapes of ``then``.
+    """
+    start = time.perf_counter()
+    random = random_now(setup)
+    everything = Passes(situation.network, call, setup.engine.precision.autocast)
+    # What autocast has cast is kept until it ends, and this may be within it.
+    torch.clear_autocast_cache()
+    try:
+        if then is not None:
+            everything = replace(everything, call=call.in_shapes(then))
+            with _installed(candidates, situation):
+                everything.gradients()
+            return Verdict(candidates, {}, shapes=then)
+        verdict = _passing(situation, candidates, everything, _Plain.of(everything, setup))
+    finally:
+        torch.clear_autocast_cache()
+        restore_random_state(setup, random)
+        release_memory(setup.engine.device)
+    return replace(verdict, seconds=time.perf_counter() - start, shapes=call.shapes())
+
+
+def forget_compiled(situation: Situation, before: int) -> None:
+    """Drop what was compiled since there were ``before`` graphs, where that decides how other lengths are computed."""
+    if situation.lengths_vary and compilations() > before:
+        torch.compiler.reset()
+
+
+@contextmanager
+def _installed(techniques: list[Technique], situation: Situation) -> Iterator[None]:
+    undo = [technique.install(situation) for technique in techniques]
+    try:
+        yield
+    finally:
+        for one in reversed(undo):
+            one()
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """What the plain way gives for some of the samples, and how far that is from exact."""
+
+    passes: Passes
+    exact: dict[str, Tensor]
+    errors: dict[str, Tensor]
+    why_not: str | None = None
+
+    @classmethod
+    def of(cls, everything: Passes, setup: Setup) -> _Plain:
+        # Two samples, where there are as many: what is compiled for one serves only one.
+        for samples in (2, 1):
+            piece = replace(everything, call=everything.call.piece(samples))
+            try:
+                with nothing_dropped(everything.network):
+                    exact = piece.wide_gradients(wider_than(_format(setup, everything.network)))
+                    return cls(piece, exact, errors(piece.gradients(), exact))
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    return cls(everything, {}, {}, f"the plain way cannot be computed again: {_first_line(error)}")
+            release_memory(setup.engine.device)
+        return cls(everything, {}, {}, "comparing it with the plain way does not fit into memory")
+
+
+def _format(setup: Setup, network: nn.Module) -> torch.dtype:
+    floats = (parameter.dtype for parameter in network.parameters() if parameter.is_floating_point())
+    return setup.engine.precision.dtype or next(floats, torch.float32)
+
+
+def _passing(situation: Situation, candidates: list[Technique], everything: Passes, plain: _Plain) -> Verdict:
+    """All of them, if they pass together; else each that passes alone, as long as they do together."""
+    if plain.why_not is not None:
+        return Verdict([], {technique.name: plain.why_not for technique in candidates})
+    reason, comparison = _try(situation, candidates, everything, plain)
+    if reason is None:
+        return Verdict(candidates, {}, comparison)
+    shown: Comparison | None = None
+    chosen: list[Technique] = []
+    reasons: dict[str, str] = {}
+    for technique in candidates:
+        if len(candidates) > 1:
+            reason, comparison = _try(situation, [*chosen, technique], everything, plain)
+        if reason is None:
+            chosen, shown = [*chosen, technique], comparison
+        else:
+            reasons[technique.name] = reason
+    return Verdict(chosen, reasons, shown)
+
+
+def _try(
+    situation: Situation, techniques: list[Technique], everything: Passes, plain: _Plain
+) -> tuple[str | None, Comparison | None]:
+    try:
+        with _installed(techniques, situation):
+            # As it will be called, so that it is compiled for that. A device computes the plain way meanwhile.
+            everything.gradients()
+            with nothing_dropped(everything.network):
+                comparison = worst(errors(plain.passes.gradients(), plain.exact), plain.errors)
+    except Exception as error:
+        return f"it failed on the first batch: {_first_line(error)}", None
+    if comparison.passed:
+        return None, comparison
+    return (
+        f"its gradient of {comparison.parameter} is off by {comparison.fast:.2g}, the plain one's by "
+        f"{comparison.plain:.2g}"
+    ), comparison
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
