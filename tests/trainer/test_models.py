@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
+from tests.acceleration.networks import llama
 from tests.models import Bare, Plain, classification_rows, sentence_rows, tiny_bert, tiny_gpt2, token_rows
 from trainwright import Trainer, TrainingArguments
+from trainwright.engines.torch.acceleration.blocks import compilations
 
 ROWS = classification_rows(16)
 
@@ -176,6 +178,28 @@ def test_torch_compile_trains_and_saves_the_plain_model(make_args: Callable[...,
     for name, value in trainer.model.state_dict().items():
         assert "_orig_mod" not in name
         torch.testing.assert_close(value, plain[name], msg=name)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_torch_compile_does_not_compile_again_for_each_length(make_args: Callable[..., TrainingArguments]) -> None:
+    """Once for the first batch, once for any length, once for the smaller last batch of an epoch."""
+
+    def texts(count: int) -> list[dict[str, Any]]:
+        lengths = [2 + (number * 37) % 61 for number in range(count)]
+        return [{"input_ids": list(range(3, 3 + length)), "labels": list(range(3, 3 + length))} for length in lengths]
+
+    def padded(samples: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        longest = max(len(sample["input_ids"]) for sample in samples)
+        rows = [sample["input_ids"] + [0] * (longest - len(sample["input_ids"])) for sample in samples]
+        ids = torch.tensor(rows)
+        return {"input_ids": ids, "attention_mask": (ids > 0).long(), "labels": ids.masked_fill(ids == 0, -100)}
+
+    torch.compiler.reset()
+    before = compilations()
+    args = make_args(max_steps=45, per_device_train_batch_size=4, torch_compile=True, torch_compile_backend="aot_eager")
+    Trainer(llama(), args, train_dataset=texts(163), data_collator=padded).train()
+    assert compilations() - before <= 3
 
 
 def test_model_init_makes_a_new_model_for_each_training(make_args: Callable[..., TrainingArguments]) -> None:

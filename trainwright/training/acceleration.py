@@ -19,6 +19,7 @@ from trainwright.engines.torch.acceleration.call import Call
 from trainwright.engines.torch.acceleration.clip import ClipInUpdate
 from trainwright.engines.torch.acceleration.head import NoLogits
 from trainwright.engines.torch.acceleration.technique import Situation, Technique, Undo
+from trainwright.engines.torch.module import main_model
 from trainwright.engines.torch.targets import unwrap
 from trainwright.training.first_call import Verdict, at_first_call, forget_compiled, judge
 from trainwright.training.hooks import is_ours, is_overridden
@@ -123,7 +124,8 @@ def _situation(run: TrainingRun) -> Situation:
     wanted = args.acceleration
     settings = frozenset(name for name in ("torch_compile", "use_liger_kernel") if getattr(args, name))
     return Situation(
-        network=unwrap(setup.model),
+        # A Module's own forward need not be called in its steps.
+        network=main_model(unwrap(setup.model)),
         engine=setup.engine,
         device=args.device,
         steps=run.plan.max_steps,
@@ -208,9 +210,10 @@ def _tell(run: TrainingRun, verdict: Verdict | None = None) -> None:
     text = f"Faster than plain: {says}." if says else "Nothing is accelerated."
     if verdict is not None and verdict.shown is not None:
         shown = verdict.shown
+        memory = f" and {verdict.peak / 1e9:.1f} GB" if verdict.peak else ""
         text += (
-            f" Compared with the plain way on the first batch in {verdict.seconds:.1f} s: where it differs most, at "
-            f"{shown.parameter}, its error is {shown.ratio:.2f} times the plain one's (2 are allowed)."
+            f" Compared with the plain way on the first batch in {verdict.seconds:.1f} s{memory}: where it differs "
+            f"most, at {shown.parameter}, its error is {shown.ratio:.2f} times the plain one's (2 are allowed)."
         )
     if failed:
         text += f" Left out: {'; '.join(f'{name}, because {why}' for name, why in failed.items())}."

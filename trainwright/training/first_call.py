@@ -19,6 +19,7 @@ from trainwright.engines.torch.acceleration.call import Call
 from trainwright.engines.torch.acceleration.proof import (
     Comparison,
     Passes,
+    drops,
     errors,
     nothing_dropped,
     wider_than,
@@ -38,6 +39,8 @@ class Verdict:
     reasons: dict[str, str]
     shown: Comparison | None = None
     seconds: float = 0.0
+    #: Bytes that tensors took on the GPU at most, weights included; 0 elsewhere, and where there were more before.
+    peak: int = 0
     #: What everything was compiled for.
     shapes: Any = None
 
@@ -64,7 +67,7 @@ def judge(setup: Setup, situation: Situation, candidates: list[Technique], call:
 
     A run that goes on has been through this: everything is only compiled, for the shapes of ``then``.
     """
-    start = time.perf_counter()
+    start, most_before = time.perf_counter(), _most_bytes(situation.device)
     random = random_now(setup)
     everything = Passes(situation.network, call, setup.engine.precision.autocast)
     # What autocast has cast is kept until it ends, and this may be within it.
@@ -76,11 +79,18 @@ def judge(setup: Setup, situation: Situation, candidates: list[Technique], call:
                 everything.gradients()
             return Verdict(candidates, {}, shapes=then)
         verdict = _passing(situation, candidates, everything, _Plain.of(everything, setup))
+        most = _most_bytes(situation.device)
     finally:
         torch.clear_autocast_cache()
         restore_random_state(setup, random)
         release_memory(setup.engine.device)
-    return replace(verdict, seconds=time.perf_counter() - start, shapes=call.shapes())
+    peak = most if most > most_before else 0
+    return replace(verdict, seconds=time.perf_counter() - start, peak=peak, shapes=call.shapes())
+
+
+def _most_bytes(device: torch.device) -> int:
+    """On a GPU, since the process began or somebody counted anew."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
 
 
 def forget_compiled(situation: Situation, before: int) -> None:
@@ -123,6 +133,11 @@ class _Plain:
             release_memory(setup.engine.device)
         return cls(everything, {}, {}, "comparing it with the plain way does not fit into memory")
 
+    def compared(self, passes: Passes) -> Comparison:
+        """With what ``passes`` gives for the same samples."""
+        with nothing_dropped(passes.network):
+            return worst(errors(passes.gradients(), self.exact), self.errors)
+
 
 def _format(setup: Setup, network: nn.Module) -> torch.dtype:
     floats = (parameter.dtype for parameter in network.parameters() if parameter.is_floating_point())
@@ -154,10 +169,7 @@ def _try(
 ) -> tuple[str | None, Comparison | None]:
     try:
         with _installed(techniques, situation):
-            # As it will be called, so that it is compiled for that. A device computes the plain way meanwhile.
-            everything.gradients()
-            with nothing_dropped(everything.network):
-                comparison = worst(errors(plain.passes.gradients(), plain.exact), plain.errors)
+            comparison = _compared(everything, plain)
     except Exception as error:
         return f"it failed on the first batch: {_first_line(error)}", None
     if comparison.passed:
@@ -166,6 +178,21 @@ def _try(
         f"its gradient of {comparison.parameter} is off by {comparison.fast:.2g}, the plain one's by "
         f"{comparison.plain:.2g}"
     ), comparison
+
+
+def _compared(everything: Passes, plain: _Plain) -> Comparison:
+    """The fast way for the plain way's samples, compiled for the batch as it is."""
+    rows, samples = everything.call.rows, plain.passes.call.rows
+    repeated = plain.passes.call.repeated(rows // samples)
+    if not drops(everything.network) and repeated.shapes() == everything.call.shapes():
+        # In the batch's shapes nothing has to be compiled for the comparison alone.
+        comparison = plain.compared(replace(everything, call=repeated))
+        # Samples that look at each other give something else when they stand there twice.
+        if comparison.passed or rows == samples:
+            return comparison
+    else:
+        everything.gradients()
+    return plain.compared(plain.passes)
 
 
 def _first_line(error: BaseException) -> str:

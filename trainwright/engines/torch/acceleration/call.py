@@ -18,6 +18,10 @@ from trainwright.engines.torch.targets import count_rows
 _FIXED = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, type(None))
 
 
+#: By what transformers' models divide the sum of a step's losses.
+_COUNT = "num_items_in_batch"
+
+
 @dataclass(frozen=True)
 class Call:
     """Arguments of one call."""
@@ -39,6 +43,18 @@ class Call:
             return self._with(cut_batch(self._named(), max(1, self.rows // samples))[0])
         except ValueError:
             return self
+
+    def repeated(self, times: int) -> Call:
+        """The same samples ``times`` times: what is a mean over them, or their sum by a count, stays as it is.
+
+        >>> Call((torch.arange(2),), {"num_items_in_batch": 4}).repeated(2)
+        Call(args=(tensor([0, 1, 0, 1]),), kwargs={'num_items_in_batch': 8})
+        """
+        rows, named = self.rows, self._named()
+        found = {name: _repeated(value, rows, times) for name, value in named.items()}
+        if found.get(_COUNT) is not None:
+            found[_COUNT] = found[_COUNT] * times
+        return self._with(found)
 
     def shapes(self) -> Any:
         """Those of its tensors, as JSON has them."""
@@ -62,6 +78,18 @@ class Call:
         count = len(self.args)
         # Shapes that were read from a file have texts for numbers; what was made of them has not.
         return Call(tuple(named[number] for number in range(count)), {name: named[name] for name in self.kwargs})
+
+
+def _repeated(value: Any, rows: int, times: int) -> Any:
+    if isinstance(value, Tensor):
+        return torch.cat([value] * times) if value.ndim and value.shape[0] == rows else value
+    if isinstance(value, Mapping):
+        kind: Any = type(value)
+        found = {name: _repeated(one, rows, times) for name, one in value.items()}
+        return found if kind is dict else kind(found)
+    if isinstance(value, (list, tuple)):
+        return rebuilt(value, [_repeated(one, rows, times) for one in value])
+    return value
 
 
 def _copied(value: Any, dtype: torch.dtype | None) -> Any:

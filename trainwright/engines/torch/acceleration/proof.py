@@ -122,12 +122,7 @@ def wider_than(dtype: torch.dtype) -> torch.dtype:
 @contextlib.contextmanager
 def nothing_dropped(network: nn.Module) -> Iterator[None]:
     """Within it dropout drops nothing."""
-    rates = [
-        (module, name, value)
-        for module in network.modules()
-        for name, value in vars(module).items()
-        if isinstance(value, float) and value > 0 and _drops(module, name)
-    ]
+    rates = _rates_of_dropout(network)
     try:
         for module, name, _ in rates:
             setattr(module, name, 0.0)
@@ -135,6 +130,20 @@ def nothing_dropped(network: nn.Module) -> Iterator[None]:
     finally:
         for module, name, value in rates:
             setattr(module, name, value)
+
+
+def drops(network: nn.Module) -> bool:
+    """Whether it has dropout that drops something."""
+    return bool(_rates_of_dropout(network))
+
+
+def _rates_of_dropout(network: nn.Module) -> list[tuple[nn.Module, str, float]]:
+    return [
+        (module, name, value)
+        for module in network.modules()
+        for name, value in vars(module).items()
+        if isinstance(value, float) and value > 0 and _drops(module, name)
+    ]
 
 
 @contextlib.contextmanager

@@ -1,0 +1,230 @@
+"""The comparison before the first step: with what the network is called with, and again when the network changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tests.acceleration.networks import Convolutional, llama
+from tests.acceleration.test_runs import images, rows, same, told, trainer, weights
+from trainwright import Module, Trainer, TrainerCallback
+from trainwright.engines.torch.acceleration.call import Call
+from trainwright.engines.torch.acceleration.technique import Situation, Undo
+from trainwright.training import acceleration
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+class Watched:
+    """An acceleration that changes nothing, and notes the shapes of the inputs that it is compared on.
+
+    The call that is trained on has begun when it is put in for good, and does not ask its hook.
+    """
+
+    name = "blocks"
+    says = "nothing is done"
+    changes_bits = True
+    is_visible = False
+    is_proven = True
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, ...]] = []
+
+    def why_not(self, situation: Situation) -> str | None:
+        return None
+
+    def install(self, situation: Situation) -> Undo:
+        def note(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+            given = [*args, *kwargs.values()]
+            self.seen.append(tuple(next(one for one in given if isinstance(one, Tensor)).shape))
+
+        return situation.network.register_forward_pre_hook(note, with_kwargs=True).remove
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
+    found = Watched()
+    monkeypatch.setattr(acceleration, "TECHNIQUES", (found,))
+    return found
+
+
+def proofs(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    return [event for line in lines if (event := json.loads(line))["kind"] == "acceleration"]
+
+
+class OwnCall(Trainer):
+    """Calls the network with something that is not the batch."""
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        labels = inputs.pop("labels")
+        outputs = model(inputs["input_ids"][:, :7])
+        loss = F.cross_entropy(outputs.logits.flatten(0, 1), labels[:, :7].flatten())
+        return (loss, outputs) if return_outputs else loss
+
+
+def test_an_overridden_loss_is_not_called_for_it_but_what_it_calls_is_compared(
+    tmp_path: Path, watched: Watched
+) -> None:
+    run = trainer(tmp_path / "run", kind=OwnCall, acceleration=["blocks"])
+    run.train()
+    assert told(tmp_path / "run")["used"] == ["blocks"]
+    assert told(tmp_path / "run")["shapes"] == {"0": {"shape": [4, 7]}}
+    assert watched.seen[0] == (4, 7)
+    plain = trainer(tmp_path / "plain", kind=OwnCall, acceleration="off")
+    plain.train()
+    assert same(weights(run.model), weights(plain.model))
+
+
+class Around(Trainer):
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        return model.lm_head(model.model(inputs["input_ids"]).last_hidden_state).pow(2).mean()
+
+
+def test_a_network_that_is_never_called_as_a_whole_is_left_plain(tmp_path: Path, watched: Watched) -> None:
+    run = trainer(tmp_path, kind=Around, acceleration=["blocks"])
+    run.train()
+    assert told(tmp_path)["left_out"]["blocks"] == "the network as a whole is never called"
+
+
+class OwnStep(Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = llama()
+
+    def training_step(self, batch: Any) -> Any:
+        return self.model(**batch).loss
+
+
+def test_the_network_of_a_module_is_compared_where_its_step_calls_it(tmp_path: Path, watched: Watched) -> None:
+    found = []
+    for wanted in (["blocks"], "off"):
+        torch.manual_seed(0)
+        run = trainer(tmp_path / str(wanted), OwnStep(), acceleration=wanted)
+        run.train()
+        found.append(weights(run.model))
+    assert told(tmp_path / "['blocks']")["used"] == ["blocks"]
+    assert same(*found)
+
+
+class Unfreeze(TrainerCallback):
+    """Trains the first layers from the third step on."""
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        if state.global_step == 2:
+            model.model.layers[0].requires_grad_(True)
+
+
+def test_it_is_compared_again_when_other_parameters_are_trained(tmp_path: Path, watched: Watched) -> None:
+    model = llama()
+    model.model.layers[0].requires_grad_(False)
+    trainer(tmp_path, model, acceleration=["blocks"], callbacks=[Unfreeze()]).train()
+    assert [event["step"] for event in proofs(tmp_path)] == [0, 2]
+
+
+class Broken(Watched):
+    """Is wrong in layers that are trained later only."""
+
+    def install(self, situation: Situation) -> Undo:
+        layer = situation.network.get_submodule("model.layers.0.mlp.down_proj")
+
+        def double_gradient(gradient: Tensor) -> Tensor:
+            return gradient * 2
+
+        handles = [one.register_hook(double_gradient) for one in layer.parameters() if one.requires_grad]
+
+        def undo() -> None:
+            for handle in handles:
+                handle.remove()
+
+        return undo
+
+
+def test_what_fails_then_is_left_out_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(acceleration, "TECHNIQUES", (Broken(),))
+    model = llama()
+    model.model.layers[0].requires_grad_(False)
+    trainer(tmp_path, model, acceleration=["blocks"], callbacks=[Unfreeze()]).train()
+    first, second = proofs(tmp_path)
+    assert first["used"] == ["blocks"]
+    assert second["used"] == []
+    assert "its gradient of model.layers.0.mlp.down_proj.weight is off by" in second["left_out"]["blocks"]
+
+
+def test_a_network_that_drops_nothing_is_compared_in_the_shapes_of_its_batch(tmp_path: Path, watched: Watched) -> None:
+    """What is compiled for the comparison is what is trained with."""
+    trainer(tmp_path, acceleration=["blocks"], max_steps=1).train()
+    assert watched.seen == [(4, 12)]
+
+
+def test_one_that_drops_is_compiled_for_its_batch_and_compared_on_two_samples(tmp_path: Path, watched: Watched) -> None:
+    trainer(tmp_path, Convolutional(), images(), acceleration=["blocks"], max_steps=1).train()
+    assert watched.seen == [(4, 3, 10, 10), (2, 3, 10, 10)]
+
+
+class Contrasting(nn.Module):
+    """Each sample is told apart from the others of its batch: the same sample twice is another task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        states = self.layer(x)
+        return {"loss": F.cross_entropy(states @ states.T * 3, torch.arange(len(x), device=x.device))}
+
+
+def test_samples_that_look_at_each_other_are_compared_too(tmp_path: Path, watched: Watched) -> None:
+    generator = torch.Generator().manual_seed(0)
+    data = [{"x": one, "labels": torch.tensor(0)} for one in torch.randn(12, 6, generator=generator)]
+    trainer(tmp_path, Contrasting(), data, acceleration=["blocks"], max_steps=1).train()
+    assert told(tmp_path)["used"] == ["blocks"]
+    assert watched.seen == [(4, 6), (2, 6)]
+
+
+def test_a_cache_that_a_pass_would_write_into_is_not_shared_with_the_comparison() -> None:
+    class Cache: ...
+
+    with pytest.raises(ValueError, match="called with a Cache, which a pass may change"):
+        Call((torch.zeros(2),), {"past": Cache()}).copied()
+
+
+def test_a_copy_of_a_call_is_its_own() -> None:
+    given = torch.zeros(2, requires_grad=True)
+    call = Call((given * 1,), {"mask": torch.ones(2, dtype=torch.bool), "names": ["a", "b"], "scale": 0.5})
+    copy = call.copied(torch.float64)
+    assert copy.args[0].dtype == torch.float64
+    assert copy.args[0].is_leaf
+    assert copy.kwargs["mask"].dtype == torch.bool
+    assert (copy.kwargs["names"], copy.kwargs["scale"]) == (["a", "b"], 0.5)
+    copy.kwargs["mask"].zero_()
+    assert bool(call.kwargs["mask"].all())
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 3)])
+def test_a_loss_by_a_count_of_targets_is_the_same_when_samples_are_repeated(shape: tuple[int, ...]) -> None:
+    """As transformers' models take it: a sum, divided by what they are told."""
+    call = Call((torch.rand(*shape, dtype=torch.float64),), {"num_items_in_batch": torch.tensor(7)})
+
+    def loss(one: Call) -> Tensor:
+        return one.args[0].sum() / one.kwargs["num_items_in_batch"]
+
+    torch.testing.assert_close(loss(call.repeated(3)), loss(call))
+    assert call.repeated(3).args[0].shape == (3 * shape[0], *shape[1:])
+
+
+def test_five_samples_are_compared_on_three(tmp_path: Path, watched: Watched) -> None:
+    """They cannot be fewer samples repeated."""
+    trainer(tmp_path, data=rows(10), acceleration=["blocks"], per_device_train_batch_size=5, max_steps=1).train()
+    assert told(tmp_path)["used"] == ["blocks"]
+    assert watched.seen == [(5, 12), (3, 12)]
