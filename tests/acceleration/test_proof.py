@@ -14,7 +14,9 @@ from torch.nn import functional as F
 from tests.acceleration.networks import Convolutional, llama
 from tests.acceleration.test_runs import images, rows, same, told, trainer, weights
 from trainwright import Module, Trainer, TrainerCallback
+from trainwright.engines.torch.acceleration.blocks import CompiledBlocks
 from trainwright.engines.torch.acceleration.call import Call
+from trainwright.engines.torch.acceleration.proof import worst
 from trainwright.engines.torch.acceleration.technique import Situation, Undo
 from trainwright.training import acceleration
 
@@ -190,6 +192,51 @@ def test_samples_that_look_at_each_other_are_compared_too(tmp_path: Path, watche
     trainer(tmp_path, Contrasting(), data, acceleration=["blocks"], max_steps=1).train()
     assert told(tmp_path)["used"] == ["blocks"]
     assert watched.seen == [(4, 6), (2, 6)]
+
+
+class Looking(nn.Module):
+    """A block that asks for one of its numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x)) * max(1.0, self.first.weight.abs().max().item())
+
+
+class OfLookingBlocks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Looking() for _ in range(3))
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        for layer in self.layers:
+            x = layer(x)
+        return {"loss": F.cross_entropy(x, labels)} if labels is not None else {"logits": x}
+
+
+def test_a_block_that_breaks_stays_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number would be compiled into it, anew whenever it is another one."""
+    monkeypatch.setattr(acceleration, "TECHNIQUES", (CompiledBlocks(backend="aot_eager"),))
+    torch.compiler.reset()
+    data = [{"x": torch.randn(6), "labels": torch.tensor(0)} for _ in range(12)]
+    run = trainer(tmp_path, OfLookingBlocks(), data, acceleration=["blocks"])
+    run.train()
+    assert told(tmp_path)["used"] == []
+    assert told(tmp_path)["left_out"]["blocks"].startswith("it cannot be compiled in one piece")
+
+
+def test_an_error_is_measured_by_what_is_usual_among_gradients_that_are_not_zero() -> None:
+    """One adapter matrix of two begins at zero, so that the other one's gradient is zero in either way."""
+    plain = {"a": 0.0, "b": 2e-7, "c": 0.0, "d": 1e-8}
+    fast = {"a": 0.0, "b": 2e-7, "c": 0.0, "d": 9e-8}
+
+    def as_tensors(values: dict[str, float]) -> dict[str, Tensor]:
+        return {name: torch.tensor(value) for name, value in values.items()}
+
+    assert worst(as_tensors(fast), as_tensors(plain)).passed
+    assert not worst(as_tensors({**fast, "a": 1e-3}), as_tensors(plain)).passed
 
 
 def test_a_cache_that_a_pass_would_write_into_is_not_shared_with_the_comparison() -> None:

@@ -38,7 +38,7 @@ def trainer(
     folder: Path, model: Any = None, data: Any = None, *, kind: type[Trainer] = Trainer, **options: Any
 ) -> Trainer:
     torch.manual_seed(0)
-    callbacks = options.pop("callbacks", None)
+    callbacks, eval_dataset = options.pop("callbacks", None), options.pop("eval_dataset", None)
     settings: dict[str, Any] = {
         "max_steps": 4,
         "per_device_train_batch_size": 4,
@@ -49,7 +49,13 @@ def trainer(
         "use_cpu": True,
     }
     args = TrainingArguments(str(folder), **{**settings, **options})
-    return kind(llama() if model is None else model, args, train_dataset=data or rows(), callbacks=callbacks)
+    return kind(
+        llama() if model is None else model,
+        args,
+        train_dataset=data or rows(),
+        eval_dataset=eval_dataset,
+        callbacks=callbacks,
+    )
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainwright.engines.torch.acceleration.blocks import compilations
+from trainwright.engines.torch.acceleration.blocks import breaks, compilations
 from trainwright.engines.torch.acceleration.call import Call
 from trainwright.engines.torch.acceleration.proof import (
     Comparison,
@@ -167,11 +167,17 @@ def _passing(situation: Situation, candidates: list[Technique], everything: Pass
 def _try(
     situation: Situation, techniques: list[Technique], everything: Passes, plain: _Plain
 ) -> tuple[str | None, Comparison | None]:
+    breaks_before = breaks()
     try:
         with _installed(techniques, situation):
             comparison = _compared(everything, plain)
     except Exception as error:
         return f"it failed on the first batch: {_first_line(error)}", None
+    if breaks() > breaks_before:
+        return (
+            "it cannot be compiled in one piece: its forward looks at its own numbers, say (TORCH_LOGS=graph_breaks)",
+            None,
+        )
     if comparison.passed:
         return None, comparison
     return (

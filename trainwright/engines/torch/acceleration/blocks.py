@@ -149,3 +149,8 @@ def start_compilers(device: torch.device) -> None:
 def compilations() -> int:
     """How many graphs were compiled in this process."""
     return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def breaks() -> int:
+    """How often a graph ended early in this process. What Python decides there may be compiled again in any step."""
+    return sum(torch._dynamo.utils.counters["graph_break"].values())
