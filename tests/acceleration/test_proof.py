@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.acceleration.networks import Convolutional, llama
+from tests.acceleration.networks import Convolutional, causal_batch, llama
 from tests.acceleration.test_runs import images, rows, same, told, trainer, weights
 from trainwright import Module, Trainer, TrainerCallback
 from trainwright.engines.torch.acceleration.blocks import CompiledBlocks
 from trainwright.engines.torch.acceleration.call import Call
-from trainwright.engines.torch.acceleration.proof import worst
+from trainwright.engines.torch.acceleration.proof import Passes, worst
 from trainwright.engines.torch.acceleration.technique import Situation, Undo
 from trainwright.training import acceleration
 
@@ -225,6 +226,32 @@ def test_a_block_that_breaks_stays_plain(tmp_path: Path, monkeypatch: pytest.Mon
     run.train()
     assert told(tmp_path)["used"] == []
     assert told(tmp_path)["left_out"]["blocks"].startswith("it cannot be compiled in one piece")
+
+
+def wide_gradients_of_queries(*, freezes: bool) -> tuple[dict[str, Tensor], list[int]]:
+    """Also how many frozen weights there were in the wide format at a time."""
+    torch.manual_seed(0)
+    network = llama().bfloat16()
+    for name, one in network.named_parameters():
+        one.requires_grad_("q_proj" in name or not freezes)
+    held: list[int] = []
+
+    def count(*_: Any) -> None:
+        frozen = [one for one in network.model.layers.parameters() if not one.requires_grad]
+        held.append(sum(one.dtype == torch.float64 for one in frozen))
+
+    for layer in network.model.layers:
+        layer.mlp.register_forward_pre_hook(count)
+    wide = Passes(network, Call((), causal_batch()), contextlib.nullcontext).wide_gradients(torch.float64)
+    return {name: one for name, one in wide.items() if "q_proj" in name or name == "the loss"}, held
+
+
+def test_frozen_layers_are_widened_one_after_the_other_with_the_same_result() -> None:
+    """Of a network with adapters nearly all is frozen: a wide copy of all of it may not fit beside it."""
+    found, held = wide_gradients_of_queries(freezes=True)
+    # Those of one layer of three, each on the way forward and on the way back.
+    assert held == [8] * 6
+    assert same(found, wide_gradients_of_queries(freezes=False)[0])
 
 
 def test_an_error_is_measured_by_what_is_usual_among_gradients_that_are_not_zero() -> None:

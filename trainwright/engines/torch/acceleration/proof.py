@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,7 +57,7 @@ class Passes:
     def gradients(self, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
         """Of the loss by each parameter that is trained, and the loss itself, in the training's formats."""
         call = self.call.copied(dtype)
-        with undisturbed(self.network), self._kept_small():
+        with undisturbed(self.network), self._kept_small(dtype):
             with self.autocast():
                 loss = scalar_of(self.network(*call.args, **call.kwargs))
             return _gradients(loss, dict(trained(self.network)))
@@ -66,24 +66,34 @@ class Passes:
         """The same with all numbers in ``dtype``."""
         device = next(self.network.parameters()).device.type
         autocast = torch.autocast(device, enabled=False)
-        with in_format(self.network, dtype), exact_products():
+        frozen = [one for block in self._plain_blocks() for one in block.parameters() if not one.requires_grad]
+        with in_format(self.network, dtype, later=frozen), exact_products():
             return replace(self, autocast=lambda: autocast).gradients(dtype)
 
     @contextlib.contextmanager
-    def _kept_small(self) -> Iterator[None]:
+    def _kept_small(self, dtype: torch.dtype | None) -> Iterator[None]:
         """Blocks that are called in the plain way keep their inputs only: what is compared stays far below a step."""
-        blocks = [block for block in repeated_blocks(self.network) if block._compiled_call_impl is None]
+        blocks = self._plain_blocks()
         for block in blocks:
-            block._compiled_call_impl = _recomputed(block)
+            block._compiled_call_impl = _recomputed(block, dtype)
         try:
             yield
         finally:
             for block in blocks:
                 block._compiled_call_impl = None
 
+    def _plain_blocks(self) -> list[nn.Module]:
+        return [block for block in repeated_blocks(self.network) if block._compiled_call_impl is None]
 
-def _recomputed(block: nn.Module) -> Callable[..., Any]:
-    return lambda *args, **kwargs: checkpoint(block._call_impl, *args, use_reentrant=False, **kwargs)
+
+def _recomputed(block: nn.Module, dtype: torch.dtype | None) -> Callable[..., Any]:
+    """Calls ``block`` without keeping what it computes, nor copies of its frozen weights in ``dtype``."""
+
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        with contextlib.nullcontext() if dtype is None else in_format(block, dtype):
+            return block._call_impl(*args, **kwargs)
+
+    return lambda *args, **kwargs: checkpoint(compute, *args, use_reentrant=False, **kwargs)
 
 
 def trained(network: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -168,14 +178,18 @@ def undisturbed(network: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def in_format(network: nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Within it the network's numbers are copies in ``dtype``; those that are so already stay."""
+def in_format(network: nn.Module, dtype: torch.dtype, later: Iterable[Tensor] = ()) -> Iterator[None]:
+    """Within it the network's numbers are copies in ``dtype``, but for those that come ``later``.
+
+    What is in that format already stays.
+    """
+    left = {id(tensor) for tensor in later}
     before: list[tuple[dict[str, Any], str, Tensor]] = [
         (table, name, tensor)
         for module in network.modules()
         for table in (module._parameters, module._buffers)
         for name, tensor in table.items()
-        if tensor is not None and tensor.is_floating_point() and tensor.dtype != dtype
+        if tensor is not None and tensor.is_floating_point() and tensor.dtype != dtype and id(tensor) not in left
     ]
     # One copy of a tensor that is in several places.
     copies: dict[int, Any] = {}
