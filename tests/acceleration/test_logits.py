@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import io
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -93,6 +96,44 @@ def test_whatever_is_done_with_them_value_and_gradients_are_those_of_a_linear_la
         torch.testing.assert_close(other, one, **bounds)
     if not looks:
         assert not logits.is_made
+
+
+def saved_and_read(x: Tensor) -> Tensor:
+    file = io.BytesIO()
+    torch.save(x, file)
+    file.seek(0)
+    found: Tensor = torch.load(file, weights_only=True)
+    return found
+
+
+@pytest.mark.parametrize(
+    "take_out",
+    [
+        lambda x: torch.tensor(x.numpy()),
+        lambda x: torch.tensor(np.asarray(x)),
+        lambda x: torch.tensor(x.tolist(), dtype=torch.float64),
+        copy.deepcopy,
+        lambda x: copy.deepcopy({"logits": x})["logits"],
+        saved_and_read,
+    ],
+)
+def test_whoever_logs_or_saves_them_gets_plain_numbers(take_out: Callable[[Tensor], Tensor]) -> None:
+    states, weight, bias = layer_and_states()
+    logits = Logits.of(states, OutputLayer(weight, bias, torch.float64)).detach()
+    found = take_out(logits)
+    assert type(found) is Tensor
+    assert torch.equal(found, F.linear(states, weight, bias).detach())
+
+
+@pytest.mark.parametrize("take_out", [lambda x: x.numpy(), copy.deepcopy])
+def test_what_torch_refuses_of_a_tensor_in_a_graph_is_refused_in_its_words(take_out: Callable[[Tensor], Any]) -> None:
+    states, weight, bias = layer_and_states()
+    said = []
+    for one in (F.linear(states, weight, bias), Logits.of(states, OutputLayer(weight, bias, torch.float64))):
+        with pytest.raises(RuntimeError) as error:
+            take_out(one)
+        said.append(str(error.value))
+    assert said[0] == said[1]
 
 
 def test_shape_and_format_are_known_without_looking() -> None:

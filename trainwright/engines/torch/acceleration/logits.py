@@ -71,6 +71,11 @@ class Logits(Tensor):
                 self.made = F.linear(self.states.detach().to(dtype), weight.detach().to(dtype), bias).to(self.dtype)
         return self.made
 
+    def plain(self) -> Tensor:
+        """The logits as an ordinary tensor; if they require a gradient, in a graph of its own."""
+        numbers = self.numbers()
+        return numbers.detach().requires_grad_() + 0 if self.requires_grad else numbers
+
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -81,6 +86,8 @@ class Logits(Tensor):
             answer = still(*args, **kwargs)
             if answer is not None:
                 return answer
+        if func in _NOT_OF_A_SUBCLASS and isinstance(args[0], Logits):
+            args = (args[0].plain(), *args[1:])
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
 
@@ -231,6 +238,20 @@ _STILL_NOT_MADE: dict[Any, Callable[..., Any]] = {
     torch.flatten: _flattened,
     Tensor.__getitem__: _chosen,
 }
+
+
+#: What torch does with memory of a tensor's own only.
+_NOT_OF_A_SUBCLASS = frozenset(
+    (
+        Tensor.numpy,
+        Tensor.__array__,
+        Tensor.tolist,
+        Tensor.data_ptr,
+        Tensor.untyped_storage,
+        Tensor.__deepcopy__,
+        Tensor.__reduce_ex__,
+    )
+)
 
 
 def output_layer(model: nn.Module) -> nn.Linear | None:
