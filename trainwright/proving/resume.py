@@ -1,0 +1,146 @@
+"""The row about resuming: the user's training, whole and broken off, to the same bits or not."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainwright.data.loader import has_length
+from trainwright.proving.copies import copied
+from trainwright.proving.record import THE_LOSS, Record, Recorder, compare
+from trainwright.proving.result import Bounds, Row
+from trainwright.training.hooks import is_overridden
+from trainwright.training.setup import Setup
+
+#: Steps that are trained, and samples at most in each of their batches.
+STEPS, ROWS = 6, 8
+#: An epoch of one's own loader or sampler is gone through where it has at most so many steps.
+_SHORT_EPOCH = 12
+
+_EXACT = Bounds(0.0, 0.0, 0.0, "a resume goes on with the same bits")
+
+
+@dataclass(frozen=True)
+class _Plan:
+    settings: dict[str, Any]
+    dataset: Any
+    after: int
+    steps: int
+
+
+def resume_row(source: Setup, folder: Path, seed: int) -> Row:
+    """Train a few steps as the user would; the same, resumed after a step that ``seed`` chooses."""
+    start = time.perf_counter()
+    plan = _planned(source, seed)
+    name = f"resume after step {plan.after}"
+    whole = _train(source, plan, folder / "whole")
+    checkpoint = folder / "whole" / f"checkpoint-{plan.after}"
+    resumed = _train(source, plan, folder / "resumed", checkpoint)
+    why, worst = _difference(whole, resumed, plan.after), None
+    if why is not None and whole.batches[plan.after :] == resumed.batches and not _equal(
+        whole, again := _train(source, plan, folder / "again")
+    ):
+        if source.args.device.type != "cpu" and again.batches == whole.batches:
+            return Row(name, "not tried", "this device gives other bits each time for the same steps")
+        why = "the same training from the beginning gives other numbers, too: something is drawn without a seed."
+    after = Record(whole.losses, [], whole.start, whole.weights)
+    found = compare(Record(resumed.losses, [], whole.start, resumed.weights), after)
+    if why is None:
+        why = _said_by_the_training(source, plan, folder / "asked")
+    if why is not None:
+        worst = found.weights_at if found.weights else THE_LOSS
+    return Row(
+        name,
+        "pass" if why is None else "fail",
+        why,
+        loss=found.loss,
+        weights=found.weights,
+        bounds=_EXACT,
+        worst=worst,
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _planned(source: Setup, seed: int) -> _Plan:
+    """A short training over more than one epoch, where the data allows it."""
+    args, hooks = source.args, source.hooks()
+    size, accumulation = min(args.per_device_train_batch_size, ROWS), min(args.gradient_accumulation_steps, 2)
+    dataset, steps = source.train_dataset, STEPS
+    by_us = not is_overridden(hooks, "get_train_dataloader") and not is_overridden(hooks, "_get_train_sampler")
+    settings: dict[str, Any] = {"gradient_accumulation_steps": accumulation, "per_device_train_batch_size": size}
+    if by_us and source.module is None:
+        # Two epochs, the last batch of each a small one.
+        dataset = _first(dataset, 2 * size * accumulation + size // 2 + 1)
+    elif dataset is not None and has_length(dataset):
+        in_epoch = -(-len(dataset) // (size * accumulation))
+        steps = in_epoch + 2 if in_epoch <= _SHORT_EPOCH else STEPS
+    after = random.Random(seed).randrange(1, steps)
+    settings |= {"max_steps": steps, "save_strategy": "steps", "save_steps": after, "dataloader_num_workers": 0}
+    settings |= {"dataloader_persistent_workers": False, "dataloader_prefetch_factor": None}
+    return _Plan(settings, dataset, after, steps)
+
+
+def _first(dataset: Any, count: int) -> Any:
+    """The first samples of a dataset, if it can be cut short without changing what it is."""
+    if dataset is None or not has_length(dataset) or len(dataset) <= count or hasattr(dataset, "set_epoch"):
+        return dataset
+    if isinstance(dataset, list):
+        return dataset[:count]
+    if hasattr(dataset, "select") and hasattr(dataset, "column_names"):
+        return dataset.select(range(count))
+    is_by_index = hasattr(dataset, "__getitem__") and not isinstance(dataset, torch.utils.data.IterableDataset)
+    return torch.utils.data.Subset(dataset, range(count)) if is_by_index else dataset
+
+
+def _train(source: Setup, plan: _Plan, folder: Path, checkpoint: Path | None = None, **settings: Any) -> Record:
+    copy = copied(source, {**plan.settings, **settings}, str(folder))
+    if plan.dataset is not source.train_dataset:
+        # A copy of its own, as the whole has been copied.
+        inner = copy.setup.train_dataset
+        copy.setup.train_dataset = _first(inner, len(plan.dataset))
+    recorder = Recorder(copy.setup, gradients=False)
+    copy.setup.callbacks.add_callback(recorder)
+    copy.trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    return recorder.record
+
+
+def _equal(one: Record, other: Record) -> bool:
+    same_weights = all(torch.equal(tensor, other.weights[name]) for name, tensor in one.weights.items())
+    return same_weights and one.losses == other.losses
+
+
+def _difference(whole: Record, resumed: Record, after: int) -> str | None:
+    """What a resumed training did otherwise, or None."""
+    for step, (one, other) in enumerate(zip(whole.batches[after:], resumed.batches, strict=False), after + 1):
+        if one != other:
+            return (
+                f"from step {step} on other data is trained on: the sampler, the dataset or the collator remembers "
+                "something that is in no checkpoint (a counter, an iterator, a generator outside of it). Make the "
+                "order a function of the epoch (set_epoch), or draw from a torch.Generator that it holds."
+            )
+    if len(whole.batches) - after != len(resumed.batches):
+        return f"{len(resumed.batches)} steps are left after a resume, and not {len(whole.batches) - after}."
+    if _equal(whole, resumed):
+        return None
+    first = next((n for n, (a, b) in enumerate(zip(whole.losses, resumed.losses, strict=False), 1) if a != b), None)
+    where = "weights" if first is None else f"losses from step {first} on"
+    return (
+        f"{where} differ although the data is the same: the model, the loss or the Trainer remembers something that is "
+        "in no checkpoint (an attribute, a generator). Put it into a buffer, or return it from get_state()."
+    )
+
+
+def _said_by_the_training(source: Setup, plan: _Plan, folder: Path) -> str | None:
+    """Why a training itself would refuse to call a resume exact; these few steps may not have shown it."""
+    try:
+        _train(source, plan, folder, exact="require", max_steps=1)
+    except ValueError as error:
+        if "would not be exact" not in str(error):
+            raise
+        return str(error).partition("would not be exact: ")[2] or str(error)
+    return None
