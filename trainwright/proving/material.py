@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from trainwright.data.loader import data_seed
-from trainwright.data.position import starts_by_index
+from trainwright.data.position import LastBatch, starts_by_index
 from trainwright.data.rebuild import resumable_loader
 from trainwright.data.seeding import MapFetch
 from trainwright.engines.torch.targets import count_rows
@@ -65,13 +65,19 @@ def material_of(copy: TrainerCopy) -> Material:
     fetch = MapFetch(loader.dataset, loader.collate_fn, loader.fetch_seed)
     groups = _groups([indices for _, indices in islice(loader.batch_sampler.numbered(0), UPDATES * FEWEST)])
     whole = [fetch(0, group) for group in groups]
-    if fetch.draws:
-        return _of_batches(copy, whole, "dataset or collator draw random numbers")
+    again = [fetch(0, group) for group in groups]
+    if fetch.draws or _digests(whole) != _digests(again):
+        why = "draw random numbers" if fetch.draws else "give other data each time they are asked"
+        return _of_batches(copy, whole, f"dataset or collator {why}")
 
     def pieces_of(group: list[Any]) -> Callable[[int], list[Any]]:
         return lambda pieces: [fetch(0, part) for part in _parts(group, pieces)]
 
     return Material([pieces_of(group) for group in groups], [len(group) for group in groups], None)
+
+
+def _digests(batches: list[Any]) -> list[str | None]:
+    return [LastBatch(batch).digest() for batch in batches]
 
 
 def _groups(batches: list[list[Any]]) -> list[list[Any]]:

@@ -44,10 +44,15 @@ class Deviation:
 
     loss: float | None
     gradient: float | None
-    weights: float | None
-    #: The parameters where gradient and weights are furthest.
-    gradient_at: str = ""
-    weights_at: str = ""
+    #: The parameter where the gradient is furthest.
+    gradient_at: str
+    #: Of each parameter.
+    weights: dict[str, float]
+
+    @property
+    def weights_at(self) -> str:
+        """The parameter where the weights are furthest."""
+        return _largest(self.weights)
 
 
 class Recorder(TrainerCallback):
@@ -126,14 +131,12 @@ def compare(found: Record, expected: Record) -> Deviation:
             by_parameter[name] = worst_of(by_parameter.get(name, 0.0), size)
     moves = {name: expected.weights[name] - start for name, start in expected.start.items()}
     changed = {name: found.weights[name] - expected.start[name] for name in moves if name in found.weights}
-    weights = shares(changed, moves)
-    gradient_at, weights_at = _largest(by_parameter), _largest(weights)
+    gradient_at = _largest(by_parameter)
     return Deviation(
         loss=max(losses, key=_or_infinite, default=0.0),
         gradient=by_parameter[gradient_at] if gradient_at else None,
-        weights=weights[weights_at] if weights_at else None,
         gradient_at=gradient_at,
-        weights_at=weights_at,
+        weights=shares(changed, moves),
     )
 
 

@@ -12,11 +12,23 @@ Outcome = Literal["pass", "fail", "not tried"]
 
 
 @dataclass(frozen=True)
+class Allowed:
+    """How far a training may be from the plain one."""
+
+    #: Losses, and the gradient of each parameter, as a share of what they should be.
+    share: float
+    #: The weights of each parameter: how far an optimizer takes them depends on it.
+    weights: dict[str, float]
+    why: str
+
+
+@dataclass(frozen=True)
 class Bounds:
     """How far losses, gradients and weights may differ, as shares, and why so far."""
 
     loss: float
     gradient: float
+    #: Of the parameter whose weights are furthest beyond theirs, or nearest to them.
     weights: float
     why: str
 
@@ -92,15 +104,16 @@ class Proof:
         return text_of(self)
 
 
-def measured(name: str, found: Deviation, bounds: Bounds, seconds: float) -> Row:
+def measured(name: str, found: Deviation, allowed: Allowed, seconds: float) -> Row:
     """The row of a deviation; a failure names where it is furthest beyond its bound."""
-    beyond = {
-        THE_LOSS: _times(found.loss, bounds.loss),
-        found.gradient_at: _times(found.gradient, bounds.gradient),
-    }
+    share = allowed.share
+    beyond = {THE_LOSS: _times(found.loss, share)}
+    beyond[found.gradient_at] = _times(found.gradient, share)
+    times = {one: _times(size, allowed.weights.get(one, share)) for one, size in found.weights.items()}
+    weights_at = max(times, key=lambda one: times[one], default="")
     # Weights follow gradients: they are named only where nothing else is wrong.
-    if max(beyond.values()) <= 1.0:
-        beyond[found.weights_at] = max(_times(found.weights, bounds.weights), beyond.get(found.weights_at, 0.0))
+    if times and max(beyond.values()) <= 1.0:
+        beyond[weights_at] = max(times[weights_at], beyond.get(weights_at, 0.0))
     worst = max(beyond, key=lambda one: beyond[one])
     failed = beyond[worst] > 1.0
     return Row(
@@ -108,8 +121,8 @@ def measured(name: str, found: Deviation, bounds: Bounds, seconds: float) -> Row
         "fail" if failed else "pass",
         loss=found.loss,
         gradient=found.gradient,
-        weights=found.weights,
-        bounds=bounds,
+        weights=found.weights.get(weights_at),
+        bounds=Bounds(share, share, allowed.weights.get(weights_at, share), allowed.why),
         worst=worst if failed else None,
         seconds=seconds,
     )

@@ -53,13 +53,14 @@ def resume_row(source: Setup, folder: Path, seed: int) -> Row:
     if why is None:
         why = _said_by_the_training(source, plan, folder / "asked")
     if why is not None:
-        worst = found.weights_at if found.weights else THE_LOSS
+        changed = found.weights.get(found.weights_at)
+        worst = found.weights_at if changed else THE_LOSS if found.loss else None
     return Row(
         name,
         "pass" if why is None else "fail",
         why,
         loss=found.loss,
-        weights=found.weights,
+        weights=found.weights.get(found.weights_at),
         bounds=_EXACT,
         worst=worst,
         seconds=time.perf_counter() - start,

@@ -17,7 +17,7 @@ from trainwright.proving.copies import TrainerCopy, copied
 from trainwright.proving.formats import all_in
 from trainwright.proving.material import UPDATES, GivenBatches, Material
 from trainwright.proving.record import Record, Recorder, compare, every_pass_within
-from trainwright.proving.result import Bounds
+from trainwright.proving.result import Allowed
 from trainwright.training.setup import Setup
 
 #: A step as plain as it can be: what a row is about is switched on in that row.
@@ -82,7 +82,7 @@ class Stage:
     #: The format in which steps are compared.
     dtype: torch.dtype
     _references: dict[tuple[torch.dtype, str], Record] = field(default_factory=dict)
-    _bounds: dict[torch.dtype, Bounds] = field(default_factory=dict)
+    _allowed: dict[torch.dtype, Allowed] = field(default_factory=dict)
     _trainings: int = 0
     #: Seconds of the last plain training.
     seconds: float = 0.0
@@ -127,19 +127,19 @@ class Stage:
             self.seconds = time.perf_counter() - start
         return self._references[key]
 
-    def bounds(self, dtype: torch.dtype | None = None) -> Bounds:
+    def allowed(self, dtype: torch.dtype | None = None) -> Allowed:
         """How far another training may be from the plain one.
 
-        What an optimizer makes of rounding depends on it (Adam divides small gradients by themselves), so it is tried:
-        gradients are changed by a hundredth of what they may differ by, and weights may differ by ten times as much as
-        they do then.
+        What an optimizer makes of rounding depends on it, and on the parameter (Adam divides small gradients by
+        themselves), so it is tried: gradients are changed by a hundredth of what they may differ by, and weights may
+        differ by ten times as much as they do then.
         """
         dtype = dtype or self.dtype
-        if dtype not in self._bounds:
+        if dtype not in self._allowed:
             share, why = _SHARES[dtype]
-            nudged = compare(self.train(Way(nudge=share / 100), dtype), self.reference(dtype))
-            self._bounds[dtype] = Bounds(share, share, max(share, 10 * (nudged.weights or 0.0)), why)
-        return self._bounds[dtype]
+            nudged = compare(self.train(Way(nudge=share / 100), dtype), self.reference(dtype)).weights
+            self._allowed[dtype] = Allowed(share, {name: max(share, 10 * size) for name, size in nudged.items()}, why)
+        return self._allowed[dtype]
 
 
 @contextmanager

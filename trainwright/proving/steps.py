@@ -14,7 +14,7 @@ import torch
 from trainwright.proving import causes, padding
 from trainwright.proving.copies import TrainerCopy
 from trainwright.proving.record import Record, compare
-from trainwright.proving.result import Bounds, Row, measured
+from trainwright.proving.result import Row, measured
 from trainwright.proving.stage import Stage, Way
 from trainwright.training.acceleration import TECHNIQUES
 
@@ -76,11 +76,10 @@ def compared(
     means: Means,
     *,
     dtype: torch.dtype | None = None,
-    bounds: Bounds | None = None,
     train: Callable[[], Record] | None = None,
 ) -> Row:
     """Train in a ``way``, and compare with the plain one; ``means`` is asked what a failure means."""
-    expected, allowed = stage.reference(dtype), bounds or stage.bounds(dtype)
+    expected, allowed = stage.reference(dtype), stage.allowed(dtype)
     start = time.perf_counter()
     found = stage.train(way, dtype) if train is None else train()
     row = measured(name, compare(found, expected), allowed, time.perf_counter() - start)
@@ -182,7 +181,7 @@ def _accelerated(stage: Stage, which: str) -> Attempt:
 
     def run() -> Row:
         settings: dict[str, Any] = {"max_grad_norm": stage.source.args.max_grad_norm or 1.0} if which == "clip" else {}
-        expected, allowed = stage.reference(dtype, **settings), stage.bounds(dtype)
+        expected, allowed = stage.reference(dtype, **settings), stage.allowed(dtype)
         start = time.perf_counter()
         found = stage.train(Way({**settings, "acceleration": [which]}), dtype)
         if which not in found.accelerated:

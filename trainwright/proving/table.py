@@ -45,6 +45,16 @@ def _numbers(row: Row) -> list[str]:
     return [row.name, _size(row.loss), _size(row.gradient), _size(row.weights), allowed]
 
 
+def _by_reason(proof: Proof, outcome: str) -> dict[str, str]:
+    """Rows with the same reason in one line, each with where it is worst."""
+    found: dict[str, list[str]] = {}
+    for row in proof.rows:
+        if row.outcome == outcome:
+            place = f" (furthest at {row.worst})" if row.worst else ""
+            found.setdefault(row.why or "", []).append(f"{row.name}{place}")
+    return {why: ", ".join(names) for why, names in found.items()}
+
+
 def _size(value: float | None) -> str:
     if value is None:
         return ""
@@ -53,12 +63,8 @@ def _size(value: float | None) -> str:
 
 def lines_below(proof: Proof) -> list[str]:
     """What stands under the table: failures, what was not tried, what the numbers are."""
-    lines = []
-    for row in proof.rows:
-        if row.outcome == "fail":
-            place = f", furthest at {row.worst}" if row.worst else ""
-            lines.append(f"FAIL: {row.name}{place}: {row.why or 'it should change nothing.'}")
-    lines += [f"Not tried: {row.name}: {row.why}" for row in proof.rows if row.outcome == "not tried"]
+    lines = [f"FAIL: {names}: {why}" for why, names in _by_reason(proof, "fail").items()]
+    lines += [f"Not tried: {names}: {why}" for why, names in _by_reason(proof, "not tried").items()]
     lines += [f"Note: {note}" for note in proof.notes]
     whys = dict.fromkeys(row.bounds.why for row in proof.rows if row.bounds is not None)
     if whys:
