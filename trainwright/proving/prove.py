@@ -11,20 +11,18 @@ from pathlib import Path
 
 import torch
 
-from trainwright.config.origin import OURS, library_running
 from trainwright.engines.torch.targets import base_model
 from trainwright.proving.copies import copied, nothing_said, random_numbers_put_back
 from trainwright.proving.material import material_of
 from trainwright.proving.processes import process_rows
 from trainwright.proving.record import compare
-from trainwright.proving.result import Proof, Row, measured
+from trainwright.proving.refusals import first_line, is_refusal
+from trainwright.proving.result import OVER, Proof, Row, measured
 from trainwright.proving.resume import resume_row
 from trainwright.proving.stage import Stage, Way
 from trainwright.proving.steps import Attempt, accelerated_blocks, not_tried, step_rows
 from trainwright.training.hooks import is_ours
 from trainwright.training.setup import Setup, require_model
-
-_OVER = "the budget was used up"
 
 
 def prove(source: Setup, budget: float, seed: int | None = None) -> Proof:
@@ -91,7 +89,7 @@ def _tried(stage: Stage, seed: int, end: float) -> list[Row]:
     repeated = Attempt("the same steps, another seed", lambda: _same_again(stage), 3.0)
     rows = [_try(repeated, stage, end)]
     draws = None
-    if rows[0].outcome == "not tried" and rows[0].why != _OVER:
+    if rows[0].outcome == "not tried" and rows[0].why != OVER:
         draws = "the training draws random numbers besides dropout, and other ones for other pieces"
     attempts = [
         *step_rows(stage, draws=draws),
@@ -105,11 +103,11 @@ def _tried(stage: Stage, seed: int, end: float) -> list[Row]:
 def _try(attempt: Attempt, stage: Stage, end: float) -> Row:
     left = end - time.perf_counter()
     if left <= 0 or attempt.trainings * stage.seconds + attempt.more_seconds > left:
-        return not_tried(attempt.name, _OVER)
+        return not_tried(attempt.name, OVER)
     try:
         return attempt.run()
     except Exception as error:
-        if isinstance(error, ValueError) and _is_ours(error):
+        if is_refusal(error):
             return not_tried(attempt.name, first_line(error))
         return Row(attempt.name, "fail", f"it raises {first_line(error)}")
 
@@ -123,19 +121,6 @@ def _same_again(stage: Stage) -> Row:
     if row.outcome == "fail":
         return not_tried(name, f"the training draws random numbers besides dropout: losses differ by {found.loss:.1g}")
     return row
-
-
-def _is_ours(error: BaseException) -> bool:
-    """Whether this library refused something, in words for users."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace is not None and library_running(trace.tb_frame) == OURS
-
-
-def first_line(error: BaseException) -> str:
-    text = str(error).strip()
-    return f"{type(error).__name__}: {text.splitlines()[0]}" if text else type(error).__name__
 
 
 @contextmanager

@@ -8,6 +8,9 @@ from typing import Any, Literal
 
 from trainwright.proving.record import THE_LOSS, Deviation
 
+#: Why a row was not tried for which there was no time left.
+OVER = "the budget was used up"
+
 Outcome = Literal["pass", "fail", "not tried"]
 
 
@@ -20,6 +23,8 @@ class Allowed:
     #: The weights of each parameter: how far an optimizer takes them depends on it.
     weights: dict[str, float]
     why: str
+    #: Of losses, where it is another one.
+    loss: float | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +112,8 @@ class Proof:
 def measured(name: str, found: Deviation, allowed: Allowed, seconds: float) -> Row:
     """The row of a deviation; a failure names where it is furthest beyond its bound."""
     share = allowed.share
-    beyond = {THE_LOSS: _times(found.loss, share)}
+    loss_share = share if allowed.loss is None else allowed.loss
+    beyond = {THE_LOSS: _times(found.loss, loss_share)}
     beyond[found.gradient_at] = _times(found.gradient, share)
     times = {one: _times(size, allowed.weights.get(one, share)) for one, size in found.weights.items()}
     weights_at = max(times, key=lambda one: times[one], default="")
@@ -122,7 +128,7 @@ def measured(name: str, found: Deviation, allowed: Allowed, seconds: float) -> R
         loss=found.loss,
         gradient=found.gradient,
         weights=found.weights.get(weights_at),
-        bounds=Bounds(share, share, allowed.weights.get(weights_at, share), allowed.why),
+        bounds=Bounds(loss_share, share, allowed.weights.get(weights_at, share), allowed.why),
         worst=worst if failed else None,
         seconds=seconds,
     )

@@ -51,7 +51,7 @@ def step_rows(stage: Stage, *, draws: str | None) -> list[Attempt]:
     cut = [
         _cut(stage, "the batch in 2 pieces", pieces, 2, "the number of pieces"),
         _cut(stage, "micro_batch=1", single, most, "the number of pieces"),
-        _cut(stage, "micro_batch='auto', memory runs out", _memory_runs_out(half), 2, "the number of pieces"),
+        _cut(stage, "out of memory with micro_batch='auto'", _memory_runs_out(half), 2, "the number of pieces"),
         _cut(stage, "2 batches accumulated", accumulated, 2, "gradient_accumulation_steps"),
     ]
     if draws is not None or min(stage.material.rows) < 2:
@@ -76,12 +76,19 @@ def compared(
     means: Means,
     *,
     dtype: torch.dtype | None = None,
-    train: Callable[[], Record] | None = None,
+    found: Record | None = None,
+    loss_share: float | None = None,
 ) -> Row:
-    """Train in a ``way``, and compare with the plain one; ``means`` is asked what a failure means."""
-    expected, allowed = stage.reference(dtype), stage.allowed(dtype)
+    """Train in a ``way``, and compare with the plain one; ``means`` is asked what a failure means.
+
+    Args:
+        found: What this training gave, where it has been done.
+        loss_share: By how much losses may differ, where that is not what gradients may.
+    """
+    expected, allowed = stage.reference(dtype), replace(stage.allowed(dtype), loss=loss_share)
     start = time.perf_counter()
-    found = stage.train(way, dtype) if train is None else train()
+    if found is None:
+        found = stage.train(way, dtype)
     row = measured(name, compare(found, expected), allowed, time.perf_counter() - start)
     return replace(row, why=means(found, expected)) if row.outcome == "fail" else row
 

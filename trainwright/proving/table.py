@@ -52,7 +52,7 @@ def _by_reason(proof: Proof, outcome: str) -> dict[str, str]:
         if row.outcome == outcome:
             place = f" (furthest at {row.worst})" if row.worst else ""
             found.setdefault(row.why or "", []).append(f"{row.name}{place}")
-    return {why: ", ".join(names) for why, names in found.items()}
+    return {why: "; ".join(names) for why, names in found.items()}
 
 
 def _size(value: float | None) -> str:
