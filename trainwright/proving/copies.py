@@ -18,6 +18,7 @@ from torch import Tensor
 from trainwright.callbacks.progress import PrinterCallback
 from trainwright.callbacks.run_directory import RunDirectoryCallback
 from trainwright.config.run_directory import run_directory
+from trainwright.core.callback import CallbackHandler
 from trainwright.core.results import TrainOutput
 from trainwright.engines.torch.memory import MemoryReport
 from trainwright.engines.torch.randomness import random_state, set_random_state
@@ -96,15 +97,15 @@ def copied(source: Setup, settings: dict[str, Any], folder: str, dtype: torch.dt
     """
     original = source.hooks()
     args = _arguments(source, {**QUIET, **settings, "output_dir": folder})
-    trainer = type(original).__new__(type(original))
+    kind: Any = type(original)
+    trainer = kind.__new__(kind)
     setup: Setup = trainer._setup
     # Whatever refers to one of these in the original refers to its counterpart in the copy.
     memo: dict[int, Any] = {
         id(original): trainer,
         id(source): setup,
         id(source.given_args): args,
-        id(source.callbacks): None,
-        id(source.engine): None,
+        id(source.callbacks): CallbackHandler(),
         id(source.processing_class): source.processing_class,
         id(source.eval_dataset): source.eval_dataset,
     }

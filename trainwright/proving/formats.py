@@ -39,8 +39,7 @@ def _wide(value: Any) -> Any:
 
 @contextmanager
 def all_in(dtype: torch.dtype) -> Iterator[None]:
-    """Within it everything is computed in float64, where that is the ``dtype``; in the network's own format otherwise.
-    """
+    """Within it everything is computed in float64, where that is ``dtype``; otherwise as the network says."""
     if dtype != torch.float64:
         yield
         return

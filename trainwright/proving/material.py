@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import torch
@@ -99,7 +99,7 @@ def _parts(group: Sequence[Any], pieces: int) -> list[list[Any]]:
     if not size:
         return [list(group)]
     edges = [index * size + min(index, longer) for index in range(pieces + 1)]
-    return [list(group[start:end]) for start, end in zip(edges, edges[1:], strict=False)]
+    return [list(group[start:end]) for start, end in pairwise(edges)]
 
 
 def _of_batches(copy: TrainerCopy, batches: list[Any], why: str) -> Material:

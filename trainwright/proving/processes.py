@@ -95,7 +95,7 @@ def _row(stage: Stage, name: str, spread: _Spread, end: float) -> Row:
     if isinstance(found, _Failed):
         if found.is_refusal:
             return not_tried(name, found.text)
-        return Row(name, "fail", f"it raises {found.text}", seconds=time.perf_counter() - start)
+        return Row(name, "fail", found.text, seconds=time.perf_counter() - start)
     return compared(stage, name, way, partial(_why_differs, stage), found=found, loss_share=_LOSS_SHARE)
 
 
@@ -119,21 +119,27 @@ def _in_processes(stage: Stage, way: Way, folder: Path, end: float) -> Record | 
     try:
         for child in children:
             child.start()
-        over = not _all_ended(children, folder, end)
+        in_time = _all_ended(children, folder, end)
+        # Whoever has lost another fails a moment before that one is known to be gone.
+        for child in children:
+            child.join(1.0 if in_time else 0.0)
+        died = [number for number, child in enumerate(children) if _has_died(child, folder / f"error-{number}.json")]
     finally:
         for child in children:
             if child.is_alive():
                 child.kill()
             child.join()
+    if died:
+        code = children[died[0]].exitcode
+        return _Failed(f"process {died[0]} ended without a word (exit code {code})")
     failed = [_Failed(**json.loads(path.read_text())) for path in sorted(folder.glob("error-*.json"))]
     if failed:
-        # The one that failed by itself, and not because it lost the others.
         return next((one for one in failed if one.is_refusal), failed[0])
-    if over:
-        return _Failed(OVER, is_refusal=True)
-    if any(child.exitcode for child in children):
-        return _Failed(f"process {[child.exitcode for child in children].index(True)} died")
-    return _read(folder)
+    return _read(folder) if in_time else _Failed(OVER, is_refusal=True)
+
+
+def _has_died(child: Any, error: Path) -> bool:
+    return child.exitcode not in (None, 0) and not error.exists()
 
 
 def _all_ended(children: Sequence[Any], folder: Path, end: float) -> bool:
@@ -159,9 +165,7 @@ def _child(stage: Stage, way: Way, rank: int, folder: Path) -> None:
     os.environ.update(place if sys.platform.startswith("linux") else {**place, "GLOO_SOCKET_IFNAME": ""})
     try:
         store = dist.FileStore(str(folder / "store"), PROCESSES)
-        dist.init_process_group(
-            "gloo", store=store, rank=rank, world_size=PROCESSES, timeout=timedelta(seconds=60)
-        )
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=PROCESSES, timeout=timedelta(seconds=60))
         shared = way.pieces > 1
         with nothing_said():
             record = stage.train(replace(way, process=(rank, PROCESSES) if shared else (0, 1)))
@@ -170,7 +174,8 @@ def _child(stage: Stage, way: Way, rank: int, folder: Path) -> None:
         dist.barrier()
         dist.destroy_process_group()
     except BaseException as error:
-        failed = _Failed(first_line(error), is_refusal(error))
+        refused = is_refusal(error)
+        failed = _Failed(first_line(error) if refused else f"it raises {first_line(error)}", refused)
         partly = folder / f"error-{rank}.part"
         partly.write_text(json.dumps(asdict(failed)))
         partly.rename(folder / f"error-{rank}.json")

@@ -22,6 +22,7 @@ from trainwright.proving.resume import resume_row
 from trainwright.proving.stage import Stage, Way
 from trainwright.proving.steps import Attempt, accelerated_blocks, not_tried, step_rows
 from trainwright.training.hooks import is_ours
+from trainwright.training.own_state import OwnState
 from trainwright.training.setup import Setup, require_model
 
 
@@ -29,7 +30,8 @@ def prove(source: Setup, budget: float, seed: int | None = None) -> Proof:
     """Compare short trainings of copies of a Trainer; the Trainer itself stays as it is."""
     start = time.perf_counter()
     _refuse(source, budget)
-    chosen = random.randrange(2**31) if seed is None else seed
+    # Not from the generators that the training draws from.
+    chosen = random.SystemRandom().randrange(2**31) if seed is None else seed
     with (
         tempfile.TemporaryDirectory(prefix="trainwright-prove-") as folder,
         random_numbers_put_back(),
@@ -39,7 +41,7 @@ def prove(source: Setup, budget: float, seed: int | None = None) -> Proof:
         stage, notes = _stage(source, Path(folder))
         rows = _tried(stage, chosen, start + budget)
     args = source.args
-    listeners = [type(one).__name__ for one in source.callbacks.callbacks if not is_ours(one)]
+    listeners = [type(one).__name__ for one in source.callbacks.callbacks if _is_left_out(one)]
     if listeners:
         notes.append(f"Left out, because callbacks may write: {', '.join(dict.fromkeys(listeners))}.")
     return Proof(
@@ -53,6 +55,11 @@ def prove(source: Setup, budget: float, seed: int | None = None) -> Proof:
         rows,
         notes,
     )
+
+
+def _is_left_out(callback: object) -> bool:
+    """Whether a callback is the user's, and not their Module or Trainer that listens."""
+    return not is_ours(callback) and not isinstance(callback, OwnState)
 
 
 def _refuse(source: Setup, budget: float) -> None:

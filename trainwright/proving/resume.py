@@ -42,8 +42,10 @@ def resume_row(source: Setup, folder: Path, seed: int) -> Row:
     checkpoint = folder / "whole" / f"checkpoint-{plan.after}"
     resumed = _train(source, plan, folder / "resumed", checkpoint)
     why, worst = _difference(whole, resumed, plan.after), None
-    if why is not None and whole.batches[plan.after :] == resumed.batches and not _equal(
-        whole, again := _train(source, plan, folder / "again")
+    if (
+        why is not None
+        and whole.batches[plan.after :] == resumed.batches
+        and not _equal(whole, again := _train(source, plan, folder / "again"))
     ):
         if source.args.device.type != "cpu" and again.batches == whole.batches:
             return Row(name, "not tried", "this device gives other bits each time for the same steps")

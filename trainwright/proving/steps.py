@@ -51,7 +51,7 @@ def step_rows(stage: Stage, *, draws: str | None) -> list[Attempt]:
     cut = [
         _cut(stage, "the batch in 2 pieces", pieces, 2, "the number of pieces"),
         _cut(stage, "micro_batch=1", single, most, "the number of pieces"),
-        _cut(stage, "out of memory with micro_batch='auto'", _memory_runs_out(half), 2, "the number of pieces"),
+        _cut(stage, "out of memory, then in pieces", _memory_runs_out(half), 2, "the number of pieces"),
         _cut(stage, "2 batches accumulated", accumulated, 2, "gradient_accumulation_steps"),
     ]
     if draws is not None or min(stage.material.rows) < 2:

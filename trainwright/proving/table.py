@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -16,11 +17,12 @@ _OUTCOMES = {"pass": "pass", "fail": "[bold red]FAIL[/]", "not tried": "[dim]not
 def show(proof: Proof, console: Console) -> None:
     """Print a proof."""
     title = f"{proof.model} on {proof.device}, in {proof.format}: {proof.samples} samples an update, dropout off"
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
-    for column in ("what is changed", "loss", "gradient", "weights"):
-        table.add_column(column, justify="left" if column == "what is changed" else "right", overflow="fold")
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold", box=SIMPLE_HEAD)
+    table.add_column("what is changed", no_wrap=True)
+    for column in ("loss", "gradient", "weights"):
+        table.add_column(column, justify="right", no_wrap=True)
     table.add_column("may be", overflow="fold")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for row in proof.rows:
         table.add_row(*(escape(cell) for cell in _numbers(row)), _OUTCOMES[row.outcome])
     console.print(table)
@@ -39,10 +41,11 @@ def _numbers(row: Row) -> list[str]:
     if row.outcome == "not tried" or row.bounds is None:
         return [row.name, "", "", "", ""]
     bounds = row.bounds
-    largest = max(bounds.loss, bounds.gradient, bounds.weights)
-    same = f"{largest:.0e}" if largest else "0"
-    allowed = same if bounds.gradient == bounds.weights else f"{bounds.gradient:.0e}, weights {bounds.weights:.0e}"
-    return [row.name, _size(row.loss), _size(row.gradient), _size(row.weights), allowed]
+    allowed = [f"{bounds.gradient:.0e}" if bounds.gradient else "0"]
+    allowed += [f"loss {bounds.loss:.0e}"] if bounds.loss != bounds.gradient else []
+    # Of weights the bound is measured, and often no more than a little above.
+    allowed += [f"weights {bounds.weights:.0e}"] if bounds.weights > 1.5 * bounds.gradient else []
+    return [row.name, _size(row.loss), _size(row.gradient), _size(row.weights), ", ".join(allowed)]
 
 
 def _by_reason(proof: Proof, outcome: str) -> dict[str, str]:
