@@ -78,6 +78,9 @@ def test_padding_goes_where_there_is_padding_already(make_args: Callable[..., An
 
 def test_a_copy_shares_large_data_and_nothing_else(make_args: Callable[..., Any], tmp_path: Any) -> None:
     class Own(Trainer):
+        first: Any
+        given: Any
+
         def weights(self) -> Any:
             return self.first.weight
 

@@ -182,7 +182,7 @@ def test_what_does_not_fit_the_budget_is_not_tried(make_args: Callable[..., Any]
 @pytest.mark.parametrize("source", ["module", "stream", "loader"])
 def test_modules_streams_and_own_loaders_are_proven_too(source: str, make_args: Callable[..., Any]) -> None:
     model = Network() if source == "module" else Plain()
-    rows = classification_rows(24)
+    rows: Any = classification_rows(24)
     data: Any = {"module": rows, "stream": Stream(), "loader": DataLoader(rows, batch_size=6)}[source]
     args = make_args(max_steps=6, per_device_train_batch_size=6, learning_rate=0.1)
     proof = Trainer(model, args, train_dataset=data).prove(BUDGET)

@@ -99,7 +99,8 @@ def copied(source: Setup, settings: dict[str, Any], folder: str, dtype: torch.dt
     args = _arguments(source, {**QUIET, **settings, "output_dir": folder})
     kind: Any = type(original)
     trainer = kind.__new__(kind)
-    setup: Setup = trainer._setup
+    # As it is taken along to another process.
+    setup: Setup = trainer.__getstate__()["_setup"]
     # Whatever refers to one of these in the original refers to its counterpart in the copy.
     memo: dict[int, Any] = {
         id(original): trainer,
@@ -120,7 +121,7 @@ def copied(source: Setup, settings: dict[str, Any], folder: str, dtype: torch.dt
     for field in dataclasses.fields(Setup):
         if field.name not in _ITS_OWN:
             setattr(setup, field.name, _copy(getattr(source, field.name), memo))
-    for name, value in vars(original).items():
+    for name, value in original.__getstate__().items():
         if name not in ("_setup", "_run", "accelerator"):
             vars(trainer)[name] = _copy(value, memo)
     setup.take_arguments(args)

@@ -66,11 +66,11 @@ class Recorder(TrainerCallback):
 
     def __init__(self, setup: Setup, *, gradients: bool = True, nudge: float = 0.0) -> None:
         self.record = Record()
-        self._setup, self._wants_gradients, self._nudge = setup, gradients, nudge
+        self._of, self._wants_gradients, self._nudge = setup, gradients, nudge
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        self.record.start = _weights(self._setup)
-        run = self._setup.run
+        self.record.start = _weights(self._of)
+        run = self._of.run
         assert run is not None
         usual = run.observe_step
 
@@ -83,23 +83,23 @@ class Recorder(TrainerCallback):
 
     def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
         if self._wants_gradients:
-            self.record.gradients.append(_gradients(self._setup.model))
+            self.record.gradients.append(_gradients(self._of.model))
         if self._nudge:
             self._change_gradients()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        acceleration = self._setup.run.acceleration if self._setup.run is not None else None
+        acceleration = self._of.run.acceleration if self._of.run is not None else None
         if acceleration is not None:
             self.record.accelerated = [technique.name for technique in acceleration.used()]
             self.record.left_out = dict(acceleration.left_out)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        self.record.weights = _weights(self._setup)
-        history = self._setup.state.log_history
+        self.record.weights = _weights(self._of)
+        history = self._of.state.log_history
         self.record.losses = [entry["loss"] for entry in history if "loss" in entry]
 
     def _change_gradients(self) -> None:
-        gradients = [p.grad for p in self._setup.model.parameters() if p.grad is not None and not p.grad.is_sparse]
+        gradients = [p.grad for p in self._of.model.parameters() if p.grad is not None and not p.grad.is_sparse]
         least = _LEAST_SHARE * float(torch.stack([g.norm() for g in gradients]).norm()) if gradients else 0.0
         generator = torch.Generator().manual_seed(0)
         for gradient in gradients:
@@ -119,7 +119,8 @@ def _gradients(model: nn.Module) -> dict[str, Tensor]:
 
 def _kept(tensor: Tensor) -> Tensor:
     found = whole(tensor.detach())
-    return (found.to_dense() if found.is_sparse else found).clone()
+    # In main memory: a device may have room for the training only.
+    return (found.to_dense() if found.is_sparse else found).to("cpu", copy=True)
 
 
 def compare(found: Record, expected: Record) -> Deviation:
