@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +12,11 @@ from torch import nn
 
 from tests.models import Plain, classification_rows, tiny_gpt2, token_rows
 from trainwright import Trainer
+from trainwright.proving import stage
 from trainwright.proving.causes import factor_of
 from trainwright.proving.copies import copied
 from trainwright.proving.formats import all_in
+from trainwright.proving.material import material_of
 from trainwright.proving.padding import padded, pads_left, why_not_padded
 from trainwright.proving.record import Deviation, Record, compare, shares
 from trainwright.proving.result import Allowed, measured
@@ -99,6 +102,24 @@ def test_a_copy_shares_large_data_and_nothing_else(make_args: Callable[..., Any]
     assert copy.given is copy.args
     assert copy.args.gradient_accumulation_steps == 3
     assert trainer.args.gradient_accumulation_steps == 1
+
+
+def test_a_copy_is_let_go_when_it_has_trained(
+    make_args: Callable[..., Any], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = []
+
+    def noted(*args: Any) -> Any:
+        copy = copied(*args)
+        copies.append(weakref.ref(copy.setup.model))
+        return copy
+
+    monkeypatch.setattr(stage, "copied", noted)
+    trainer = Trainer(Plain(), make_args(), train_dataset=classification_rows())
+    material = material_of(copied(trainer._setup, {}, str(tmp_path / "material")))
+    monkeypatch.setattr("trainwright.proving.copies._LARGE", 0)
+    stage.Stage(trainer._setup, material, tmp_path, torch.float64).train(stage.Way(pieces=2))
+    assert [model() for model in copies] == [None]
 
 
 def test_a_model_that_cannot_be_copied_is_refused_in_words(make_args: Callable[..., Any]) -> None:

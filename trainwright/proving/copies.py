@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import gc
 import logging
 import warnings
 from collections.abc import Iterator
@@ -19,8 +20,7 @@ from trainwright.callbacks.progress import PrinterCallback
 from trainwright.callbacks.run_directory import RunDirectoryCallback
 from trainwright.config.run_directory import run_directory
 from trainwright.core.callback import CallbackHandler
-from trainwright.core.results import TrainOutput
-from trainwright.engines.torch.memory import MemoryReport
+from trainwright.engines.torch.memory import MemoryReport, release_memory
 from trainwright.engines.torch.randomness import random_state, set_random_state
 from trainwright.training.construction import choose_backend
 from trainwright.training.hooks import is_ours
@@ -79,6 +79,10 @@ QUIET: dict[str, Any] = {
 }
 
 
+#: Bytes of a model from which on its copies are looked for as soon as they have trained.
+_LARGE = 2**26
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainerCopy:
     """A Trainer of the same class with a model, data and state of its own."""
@@ -86,8 +90,17 @@ class TrainerCopy:
     trainer: Any
     setup: Setup
 
-    def train(self) -> TrainOutput:
-        return self.trainer.train()
+
+@contextmanager
+def let_go_afterwards(source: Setup) -> Iterator[None]:
+    """Copies that were made within it leave memory at its end; small ones may wait for Python to tidy up."""
+    try:
+        yield
+    finally:
+        if sum(parameter.nbytes for parameter in source.model.parameters()) > _LARGE:
+            # Copies, their engines and what was put around their passes know each other.
+            gc.collect()
+            release_memory(source.args.device)
 
 
 def copied(source: Setup, settings: dict[str, Any], folder: str, dtype: torch.dtype | None = None) -> TrainerCopy:

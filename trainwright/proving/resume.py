@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from trainwright.data.loader import has_length
-from trainwright.proving.copies import copied
+from trainwright.proving.copies import TrainerCopy, copied, let_go_afterwards
 from trainwright.proving.record import THE_LOSS, Record, Recorder, compare
 from trainwright.proving.result import Bounds, Row
 from trainwright.training.hooks import is_overridden
@@ -101,7 +101,11 @@ def _first(dataset: Any, count: int) -> Any:
 
 
 def _train(source: Setup, plan: _Plan, folder: Path, checkpoint: Path | None = None, **settings: Any) -> Record:
-    copy = copied(source, {**plan.settings, **settings}, str(folder))
+    with let_go_afterwards(source):
+        return _trained(copied(source, {**plan.settings, **settings}, str(folder)), source, plan, checkpoint)
+
+
+def _trained(copy: TrainerCopy, source: Setup, plan: _Plan, checkpoint: Path | None) -> Record:
     if plan.dataset is not source.train_dataset:
         # A copy of its own, as the whole has been copied.
         inner = copy.setup.train_dataset

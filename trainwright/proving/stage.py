@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from trainwright.engines.torch.acceleration.proof import exact_products, nothing_dropped
-from trainwright.proving.copies import TrainerCopy, copied
+from trainwright.proving.copies import TrainerCopy, copied, let_go_afterwards
 from trainwright.proving.formats import all_in
 from trainwright.proving.material import UPDATES, GivenBatches, Material
 from trainwright.proving.record import Record, Recorder, compare, every_pass_within
@@ -89,7 +89,10 @@ class Stage:
 
     def train(self, way: Way, dtype: torch.dtype | None = None) -> Record:
         """Train a copy in this way for a few updates."""
-        dtype = dtype or self.dtype
+        with let_go_afterwards(self.source):
+            return self._train(way, dtype or self.dtype)
+
+    def _train(self, way: Way, dtype: torch.dtype) -> Record:
         batches = self._batches_of(way)
         self._trainings += 1
         settings = {
@@ -104,12 +107,12 @@ class Stage:
         copy.setup.model_init = None
         recorder = Recorder(copy.setup, nudge=way.nudge)
         copy.setup.callbacks.add_callback(recorder)
-        every_pass_within(copy.setup.engine, partial(_computed, dtype, way.within))
+        every_pass_within(copy.setup.engine, partial(_computed, dtype, self.source.args.device, way.within))
         with ExitStack() as around:
             around.enter_context(nothing_dropped(copy.setup.model))
             if way.look is not None:
                 around.enter_context(way.look(copy))
-            copy.train()
+            copy.trainer.train()
         return recorder.record
 
     def _batches_of(self, way: Way) -> list[Any]:
@@ -143,9 +146,13 @@ class Stage:
 
 
 @contextmanager
-def _computed(dtype: torch.dtype, within: Within | None) -> Iterator[None]:
+def _computed(dtype: torch.dtype, device: torch.device, within: Within | None) -> Iterator[None]:
     with ExitStack() as around:
         around.enter_context(exact_products())
+        if device.type == "cuda":
+            # Convolutions take shortcuts of their own.
+            cudnn = torch.backends.cudnn
+            around.enter_context(cudnn.flags(enabled=cudnn.enabled, deterministic=True, allow_tf32=False))
         around.enter_context(all_in(dtype))
         if within is not None:
             around.enter_context(within())

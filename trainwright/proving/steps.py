@@ -116,6 +116,7 @@ def _memory_runs_out(half: int) -> Way:
     def looking(copy: TrainerCopy) -> Iterator[None]:
         watched[:], done[:] = [copy], []
         yield
+        watched.clear()
 
     @contextmanager
     def within() -> Iterator[None]:
