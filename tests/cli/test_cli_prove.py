@@ -49,7 +49,7 @@ def call(*words: str) -> Any:
 
 
 def test_what_holds_is_a_table_and_exit_code_0(place: Path) -> None:
-    done = call("prove", "e.yaml", "--trust", "--budget", "20", "--seed", "4")
+    done = call("prove", "e.yaml", "--trust", "--budget", "600", "--seed", "4")
     assert done.exit_code == 0, done.output
     assert "Net on cpu, in float64" in done.output
     assert "2 processes (ddp)" in done.output
@@ -59,7 +59,7 @@ def test_what_holds_is_a_table_and_exit_code_0(place: Path) -> None:
 
 def test_a_failure_is_exit_code_1_and_json_names_it(place: Path) -> None:
     (place / "model.py").write_text(MODEL.format(mixed=" - x.mean(0)"))
-    done = call("prove", "e.yaml", "--trust", "--budget", "20", "--json", "training.learning_rate=0.1")
+    done = call("prove", "e.yaml", "--trust", "--budget", "600", "--json", "training.learning_rate=0.1")
     assert done.exit_code == 1, done.output
     found = json.loads(done.stdout)
     assert found["holds"] is False

@@ -119,6 +119,44 @@ class WanderingTrainer(Trainer):
         return Wandering(len(self.train_dataset))
 
 
+class CountingSampler(Wandering):
+    """Counts its passes itself: the Trainer finds that out, and passes earlier epochs again."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.number = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.number += 1
+        generator = torch.Generator().manual_seed(self.number)
+        return iter(torch.randperm(self.size, generator=generator).tolist())
+
+
+class CountingLoader:
+    """A loader that is not torch's, with another order in each pass, and no state_dict()."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self.rows, self.number = rows, 0
+
+    def __len__(self) -> int:
+        return 4
+
+    def __iter__(self) -> Iterator[Any]:
+        self.number += 1
+        order = torch.randperm(len(self.rows), generator=torch.Generator().manual_seed(self.number)).tolist()
+        for place in range(0, 16, 4):
+            chosen = [self.rows[index] for index in order[place : place + 4]]
+            yield {name: torch.stack([row[name] for row in chosen]) for name in chosen[0]}
+
+
+class OwnLoaderTrainer(Trainer):
+    loader: Any = None
+
+    def get_train_dataloader(self) -> Any:
+        self.loader = self.loader or CountingLoader(self.train_dataset)
+        return self.loader
+
+
 @dataclass(frozen=True)
 class Fault:
     """A training with a mistake, the rows that must fail, where, and words of the reason."""

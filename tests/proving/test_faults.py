@@ -8,13 +8,23 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from tests.models import Plain, classification_rows
-from tests.proving.faulty import CUT, FAULTS, DiesAmongOthers, DividesByProcesses, Mixing, Noisy
+from tests.proving.faulty import (
+    CUT,
+    FAULTS,
+    CountingSampler,
+    DiesAmongOthers,
+    DividesByProcesses,
+    Mixing,
+    Noisy,
+    OwnLoaderTrainer,
+)
 from trainwright import Trainer
 
-#: Too little for what compiles.
-BUDGET = 35.0
+#: Enough on a busy machine, too.
+BUDGET = 600.0
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -22,7 +32,6 @@ def test_it_is_caught_and_named_in_the_right_rows(name: str, make_args: Callable
     fault = FAULTS[name]
     torch.manual_seed(0)
     args = make_args(per_device_train_batch_size=6)
-    # Of these steps the third begins another epoch.
     proof = fault.kind(fault.model(), args, train_dataset=fault.data()).prove(BUDGET, seed=5)
     assert not proof.holds
     failed = {row.name if not row.name.startswith("resume") else "resume after" for row in proof.failures}
@@ -39,6 +48,20 @@ def test_it_is_caught_and_named_in_the_right_rows(name: str, make_args: Callable
     assert fault.reason in text
 
 
+def test_a_loader_that_forgets_where_it_was_cannot_be_resumed(make_args: Callable[..., Any]) -> None:
+    proof = OwnLoaderTrainer(Plain(), make_args(), train_dataset=classification_rows()).prove(BUDGET)
+    (row,) = proof.failures
+    assert row.name.startswith("resume after")
+    assert "did not repeat itself" in (row.why or "")
+
+
+def test_a_sampler_that_counts_its_passes_is_resumed_exactly(make_args: Callable[..., Any]) -> None:
+    loader: Any = DataLoader(classification_rows(), batch_size=4, sampler=CountingSampler(16))  # type: ignore[bad-argument-type]
+    proof = Trainer(Plain(), make_args(), train_dataset=loader).prove(BUDGET)
+    assert proof["resume after"].outcome == "pass", str(proof)
+    assert loader.sampler.number == 0
+
+
 def test_batchnorm_is_a_layer_in_which_samples_meet(make_args: Callable[..., Any]) -> None:
     model = Mixing(nn.BatchNorm1d(8))
     proof = Trainer(model, make_args(per_device_train_batch_size=6), train_dataset=classification_rows()).prove(BUDGET)
@@ -49,6 +72,7 @@ def test_batchnorm_is_a_layer_in_which_samples_meet(make_args: Callable[..., Any
     assert "Expected more than 1 value per channel" in (proof["micro_batch=1"].why or "")
 
 
+@pytest.mark.slow
 def test_a_loss_divided_by_the_number_of_processes(make_args: Callable[..., Any]) -> None:
     proof = DividesByProcesses(Plain(), make_args(), train_dataset=classification_rows()).prove(BUDGET)
     assert {row.name for row in proof.failures} == {"2 processes (ddp)", "2 processes (fsdp)"}
@@ -56,6 +80,7 @@ def test_a_loss_divided_by_the_number_of_processes(make_args: Callable[..., Any]
         assert "0.5 times what it should be: the loss is divided by the number of processes" in (row.why or "")
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_a_failure_and_nobody_waits_for_it(make_args: Callable[..., Any]) -> None:
     proof = DiesAmongOthers(Plain(), make_args(), train_dataset=classification_rows()).prove(BUDGET)
     assert {row.name for row in proof.failures} == {"2 processes (ddp)", "2 processes (fsdp)"}

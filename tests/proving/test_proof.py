@@ -18,7 +18,7 @@ from tests.models import Bare, Plain, classification_rows, tiny_llama, token_row
 from trainwright import Module, Trainer, TrainerCallback
 from trainwright.proving.result import Proof
 
-BUDGET = 35.0
+BUDGET = 600.0
 
 
 class Remembering(Trainer):
@@ -83,6 +83,9 @@ def test_a_good_language_model_passes_every_row_that_a_cpu_has(make_args: Callab
     args = make_args(per_device_train_batch_size=6)
     proof = Trainer(tiny_llama(), args, train_dataset=token_rows(40)).prove(BUDGET, seed=3)
     assert proof.holds
+    after = int(proof["resume after"].name.split()[-1])
+    # An epoch of the first 16 samples has three steps.
+    assert 3 < after < 7
     tried = {name for name, outcome in outcomes(proof).items() if outcome == "pass"}
     assert tried == {
         "the same steps, another seed",
@@ -93,7 +96,7 @@ def test_a_good_language_model_passes_every_row_that_a_cpu_has(make_args: Callab
         "gradient checkpointing",
         "8 more pad tokens",
         "acceleration: logits",
-        "resume after step 2",
+        f"resume after step {after}",
         "2 processes (ddp)",
         "2 processes (fsdp)",
         "2 processes (tp)",
@@ -103,7 +106,6 @@ def test_a_good_language_model_passes_every_row_that_a_cpu_has(make_args: Callab
     assert all((proof[name].gradient or 0.0) < 1e-13 for name in tried if name.startswith(("the batch", "2 ", "8 ")))
     assert all((proof[name].weights or 0.0) <= proof[name].bounds.weights < 1e-6 for name in ("the batch", "2 batches"))  # type: ignore[union-attr]
     assert proof["acceleration: clip"].why is not None
-    assert proof["acceleration: blocks"].why == "the budget was used up"
 
 
 @pytest.mark.full
@@ -154,6 +156,7 @@ def nn_with_dropout() -> nn.Module:
     return model
 
 
+@pytest.mark.slow
 def test_a_trainer_can_be_proven_after_it_was_trained(make_args: Callable[..., Any]) -> None:
     optimizer = torch.optim.AdamW((model := Plain()).parameters(), lr=0.1)
     args = make_args(max_steps=3, per_device_train_batch_size=4)
@@ -179,6 +182,7 @@ def test_what_does_not_fit_the_budget_is_not_tried(make_args: Callable[..., Any]
         trainer.prove(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["module", "stream", "loader"])
 def test_modules_streams_and_own_loaders_are_proven_too(source: str, make_args: Callable[..., Any]) -> None:
     model = Network() if source == "module" else Plain()

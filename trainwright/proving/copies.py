@@ -160,7 +160,7 @@ def _arguments(source: Setup, settings: dict[str, Any]) -> Any:
     changes = {name: value for name, value in settings.items() if name in known}
     if str(changes.get("lr_scheduler_type", given.lr_scheduler_type)) in ("reduce_lr_on_plateau", "greedy"):
         # They follow evaluations.
-        changes["lr_scheduler_type"] = "linear"
+        changes |= {"lr_scheduler_type": "linear", "lr_scheduler_kwargs": None}
     return dataclasses.replace(given, **changes)
 
 

@@ -81,6 +81,8 @@ def _why_not(stage: Stage) -> str | None:
         return "processes cannot be forked here"
     if stage.source.args.device.type != "cpu" or torch.cuda.is_initialized():
         return "this process uses a GPU, so none can be forked from it; prove it with use_cpu=True"
+    if multiprocessing.current_process().daemon:
+        return "this process was started by another one that lets it start none"
     if dist.is_initialized():
         return "this process is in a group of processes already"
     return None
@@ -161,8 +163,10 @@ def _child(stage: Stage, way: Way, rank: int, folder: Path) -> None:
     os.dup2(quiet, 2)
     # A pool of threads does not survive a fork.
     torch.set_num_threads(1)
-    place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(PROCESSES), "GLOO_SOCKET_IFNAME": "lo"}
-    os.environ.update(place if sys.platform.startswith("linux") else {**place, "GLOO_SOCKET_IFNAME": ""})
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(PROCESSES)}
+    if sys.platform.startswith("linux"):
+        # Nobody else on the network is asked.
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     try:
         store = dist.FileStore(str(folder / "store"), PROCESSES)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=PROCESSES, timeout=timedelta(seconds=60))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,15 @@ import torch
 from trainwright.data.loader import has_length
 from trainwright.proving.copies import TrainerCopy, copied, let_go_afterwards
 from trainwright.proving.record import THE_LOSS, Record, Recorder, compare
+from trainwright.proving.refusals import first_line, is_refusal
 from trainwright.proving.result import Bounds, Row
 from trainwright.training.hooks import is_overridden
 from trainwright.training.setup import Setup
 
-#: Steps that are trained, and samples at most in each of their batches.
+#: Steps that are trained where an epoch is longer, or nobody knows how long; samples at most in each of their batches.
 STEPS, ROWS = 6, 8
-#: An epoch of one's own loader or sampler is gone through where it has at most so many steps.
-_SHORT_EPOCH = 12
+#: An epoch is gone through where it has at most so many steps, and some steps of the next one.
+_SHORT_EPOCH, _STEPS_AFTER_IT = 12, 4
 
 _EXACT = Bounds(0.0, 0.0, 0.0, "a resume goes on with the same bits")
 
@@ -28,64 +29,74 @@ _EXACT = Bounds(0.0, 0.0, 0.0, "a resume goes on with the same bits")
 @dataclass(frozen=True)
 class _Plan:
     settings: dict[str, Any]
-    dataset: Any
+    #: Samples of the data that are used, where it may be cut short.
+    rows: int | None
+    #: The step that is resumed after.
     after: int
-    steps: int
 
 
 def resume_row(source: Setup, folder: Path, seed: int) -> Row:
     """Train a few steps as the user would; the same, resumed after a step that ``seed`` chooses."""
     start = time.perf_counter()
-    plan = _planned(source, seed)
+    plan = _planned(source, folder / "planned", seed)
     name = f"resume after step {plan.after}"
     whole = _train(source, plan, folder / "whole")
-    checkpoint = folder / "whole" / f"checkpoint-{plan.after}"
-    resumed = _train(source, plan, folder / "resumed", checkpoint)
-    why, worst = _difference(whole, resumed, plan.after), None
-    if (
-        why is not None
-        and whole.batches[plan.after :] == resumed.batches
-        and not _equal(whole, again := _train(source, plan, folder / "again"))
-    ):
-        if source.args.device.type != "cpu" and again.batches == whole.batches:
+    try:
+        resumed = _train(source, plan, folder / "resumed", folder / "whole" / f"checkpoint-{plan.after}")
+    except ValueError as error:
+        if not is_refusal(error):
+            raise
+        # What began by itself and cannot go on: that is what this row is about.
+        return Row(name, "fail", first_line(error), seconds=time.perf_counter() - start)
+    why = _difference(whole, resumed, plan.after)
+    if why is not None and whole.batches[plan.after :] == resumed.batches:
+        again = _train(source, plan, folder / "again")
+        if not _equal(whole, again) and again.batches == whole.batches and source.args.device.type != "cpu":
             return Row(name, "not tried", "this device gives other bits each time for the same steps")
-        why = "the same training from the beginning gives other numbers, too: something is drawn without a seed."
-    after = Record(whole.losses, [], whole.start, whole.weights)
-    found = compare(Record(resumed.losses, [], whole.start, resumed.weights), after)
+        if not _equal(whole, again):
+            why = "the same training from the beginning gives other numbers, too: something is drawn without a seed."
+    found = compare(Record(resumed.losses, [], whole.start, resumed.weights), replace(whole, gradients=[]))
     if why is None:
         why = _said_by_the_training(source, plan, folder / "asked")
-    if why is not None:
-        changed = found.weights.get(found.weights_at)
-        worst = found.weights_at if changed else THE_LOSS if found.loss else None
+    weights = found.weights.get(found.weights_at)
+    worst = found.weights_at if weights else THE_LOSS if found.loss else None
     return Row(
         name,
         "pass" if why is None else "fail",
         why,
         loss=found.loss,
-        weights=found.weights.get(found.weights_at),
+        weights=weights,
         bounds=_EXACT,
-        worst=worst,
+        worst=worst if why is not None else None,
         seconds=time.perf_counter() - start,
     )
 
 
-def _planned(source: Setup, seed: int) -> _Plan:
+def _planned(source: Setup, folder: Path, seed: int) -> _Plan:
     """A short training over more than one epoch, where the data allows it."""
     args, hooks = source.args, source.hooks()
     size, accumulation = min(args.per_device_train_batch_size, ROWS), min(args.gradient_accumulation_steps, 2)
-    dataset, steps = source.train_dataset, STEPS
-    by_us = not is_overridden(hooks, "get_train_dataloader") and not is_overridden(hooks, "_get_train_sampler")
-    settings: dict[str, Any] = {"gradient_accumulation_steps": accumulation, "per_device_train_batch_size": size}
-    if by_us and source.module is None:
-        # Two epochs, the last batch of each a small one.
-        dataset = _first(dataset, 2 * size * accumulation + size // 2 + 1)
-    elif dataset is not None and has_length(dataset):
-        in_epoch = -(-len(dataset) // (size * accumulation))
-        steps = in_epoch + 2 if in_epoch <= _SHORT_EPOCH else STEPS
-    after = random.Random(seed).randrange(1, steps)
-    settings |= {"max_steps": steps, "save_strategy": "steps", "save_steps": after, "dataloader_num_workers": 0}
-    settings |= {"dataloader_persistent_workers": False, "dataloader_prefetch_factor": None}
-    return _Plan(settings, dataset, after, steps)
+    settings: dict[str, Any] = {
+        "dataloader_num_workers": 0,
+        "dataloader_persistent_workers": False,
+        "dataloader_prefetch_factor": None,
+        "gradient_accumulation_steps": accumulation,
+        "max_steps": STEPS,
+        "per_device_train_batch_size": size,
+    }
+    rows = None
+    if not (is_overridden(hooks, "get_train_dataloader") or is_overridden(hooks, "_get_train_sampler")):
+        # The last batch of an epoch a small one.
+        rows = 2 * size * accumulation + size // 2 + 1
+    steps, first = STEPS, 1
+    loader = _copied(source, _Plan(settings, rows, 0), folder).trainer.get_train_dataloader()
+    in_epoch = -(-len(loader) // accumulation) if has_length(loader) else None
+    if in_epoch is not None and in_epoch <= _SHORT_EPOCH:
+        # In the middle of the second epoch: what remembers earlier epochs shows there, and what remembers samples.
+        steps, first = in_epoch + _STEPS_AFTER_IT, in_epoch + 1
+    after = random.Random(seed).randrange(first, steps)
+    settings |= {"max_steps": steps, "save_steps": after, "save_strategy": "steps"}
+    return _Plan(settings, rows, after)
 
 
 def _first(dataset: Any, count: int) -> Any:
@@ -102,14 +113,17 @@ def _first(dataset: Any, count: int) -> Any:
 
 def _train(source: Setup, plan: _Plan, folder: Path, checkpoint: Path | None = None, **settings: Any) -> Record:
     with let_go_afterwards(source):
-        return _trained(copied(source, {**plan.settings, **settings}, str(folder)), source, plan, checkpoint)
+        return _trained(_copied(source, plan, folder, **settings), checkpoint)
 
 
-def _trained(copy: TrainerCopy, source: Setup, plan: _Plan, checkpoint: Path | None) -> Record:
-    if plan.dataset is not source.train_dataset:
-        # A copy of its own, as the whole has been copied.
-        inner = copy.setup.train_dataset
-        copy.setup.train_dataset = _first(inner, len(plan.dataset))
+def _copied(source: Setup, plan: _Plan, folder: Path, **settings: Any) -> TrainerCopy:
+    copy = copied(source, {**plan.settings, **settings}, str(folder))
+    if plan.rows is not None:
+        copy.setup.train_dataset = _first(copy.setup.train_dataset, plan.rows)
+    return copy
+
+
+def _trained(copy: TrainerCopy, checkpoint: Path | None) -> Record:
     recorder = Recorder(copy.setup, gradients=False)
     copy.setup.callbacks.add_callback(recorder)
     copy.trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
@@ -117,7 +131,9 @@ def _trained(copy: TrainerCopy, source: Setup, plan: _Plan, checkpoint: Path | N
 
 
 def _equal(one: Record, other: Record) -> bool:
-    same_weights = all(torch.equal(tensor, other.weights[name]) for name, tensor in one.weights.items())
+    same_weights = all(
+        name in other.weights and torch.equal(tensor, other.weights[name]) for name, tensor in one.weights.items()
+    )
     return same_weights and one.losses == other.losses
 
 

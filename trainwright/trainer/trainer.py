@@ -216,6 +216,7 @@ class Trainer(Methods):
         finally:
             self.hp_search_backend = None
 
+    @leaves_at_once("proving")
     def prove(self, budget: float = 60.0, *, seed: int | None = None) -> Proof:
         """What must not change a training (how batches are cut, processes, a resume, ...) is changed, and compared.
 
