@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -63,21 +63,40 @@ def without_padding(passes: list[Tensor], plain: Tensor, *, count: int, left: bo
     return found if found.shape == plain.shape else None
 
 
-def first_different_layer(stage: Stage, way: Way, passes: int, aligned: Aligned) -> tuple[str, nn.Module] | None:
-    """The layer that is the first to put out something else for the same samples; None where none does."""
+def said_of_samples(stage: Stage, way: Way, passes: int) -> str:
+    """Where samples that run together influence each other, or that it is the loss."""
+    found = first_different_layer(stage, way, passes, joined)
+    if found.layer is not None:
+        return said_of_layer(found.name, found.layer)
+    return SAID_OF_LOSS if found.compared else SAID_OF_LOSS_OR_LAYER
+
+
+@dataclass(frozen=True)
+class Search:
+    """The first layer that puts out something else, None where none does; and how many were compared."""
+
+    compared: int
+    name: str = ""
+    layer: nn.Module | None = None
+
+
+def first_different_layer(stage: Stage, way: Way, passes: int, aligned: Aligned) -> Search:
+    """Compare what layers put out for the same samples, in the order in which they end."""
     plain_outputs: Outputs = {}
     outputs: Outputs = {}
     kinds: dict[str, nn.Module] = {}
     stage.train(replace(Way(), look=partial(_watched, plain_outputs, kinds)))
     stage.train(replace(way, look=partial(_watched, outputs, kinds)))
+    compared = 0
     for name in plain_outputs:
         calls = len(plain_outputs[name]) // UPDATES
         for call in range(calls):
-            of_passes = [outputs[name][one * calls + call] for one in range(passes)] if name in outputs else []
+            of_passes = outputs.get(name, [])[call : passes * calls : calls]
             found = aligned(of_passes, plain_outputs[name][call]) if len(of_passes) == passes else None
+            compared += found is not None
             if found is not None and _differ(found, plain_outputs[name][call], stage.dtype):
-                return name, kinds[name]
-    return None
+                return Search(compared, name, kinds[name])
+    return Search(compared)
 
 
 def _watched(outputs: Outputs, kinds: dict[str, nn.Module], copy: TrainerCopy) -> AbstractContextManager[None]:

@@ -105,10 +105,8 @@ def _why_differs(stage: Stage, found: Record, expected: Record) -> str:
     factor = causes.factor_of(found, expected)
     if factor is not None:
         return causes.said_of_factor(factor, "the number of processes")
-    layer = causes.first_different_layer(
-        stage, Way({"micro_batch": -(-max(stage.material.rows) // PROCESSES)}), PROCESSES, causes.joined
-    )
-    return causes.said_of_layer(*layer) if layer is not None else causes.SAID_OF_LOSS
+    pieces = Way({"micro_batch": -(-max(stage.material.rows) // PROCESSES)})
+    return causes.said_of_samples(stage, pieces, PROCESSES)
 
 
 def _in_processes(stage: Stage, way: Way, folder: Path, end: float) -> Record | _Failed:

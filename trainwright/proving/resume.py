@@ -83,6 +83,10 @@ def _planned(source: Setup, folder: Path, seed: int) -> _Plan:
         "gradient_accumulation_steps": accumulation,
         "max_steps": STEPS,
         "per_device_train_batch_size": size,
+        # It would take longer than everything else together.
+        "torch_compile": False,
+        "torch_compile_backend": None,
+        "torch_compile_mode": None,
     }
     rows = None
     if not (is_overridden(hooks, "get_train_dataloader") or is_overridden(hooks, "_get_train_sampler")):

@@ -103,8 +103,7 @@ def _why_cut_differs(stage: Stage, way: Way, passes: int, divisor: str, found: R
         return causes.said_of_factor(factor, divisor)
     # In the same pieces, but without what is done besides: a layer is found in them or not at all.
     plainly = replace(way, within=None, settings={"micro_batch": -(-max(stage.material.rows) // passes)}, pieces=1)
-    layer = causes.first_different_layer(stage, plainly, passes, causes.joined)
-    return causes.said_of_layer(*layer) if layer is not None else causes.SAID_OF_LOSS
+    return causes.said_of_samples(stage, plainly, passes)
 
 
 def _memory_runs_out(half: int) -> Way:
@@ -166,9 +165,9 @@ def _padding(stage: Stage, draws: str | None) -> Attempt:
             )
         aligned = partial(causes.without_padding, count=count, left=left)
         layer = causes.first_different_layer(stage, way, 1, aligned)
-        if layer is None:
+        if layer.layer is None:
             return "padding reaches the loss: it counts positions that attention_mask or labels (-100) leave out."
-        where = f"{layer[0]} ({type(layer[1]).__name__})"
+        where = f"{layer.name} ({type(layer.layer).__name__})"
         return (
             f"padding reaches the other positions in {where}: attention without the mask, or a mean or maximum over "
             "all positions. Use attention_mask there."
