@@ -193,6 +193,8 @@ MODULES = [
     "recipes.quantization.rounding",
     "recipes.quantization.schemes",
     "training.keep_best",
+    "proving.formats",
+    "proving.result",
     "trainer.trainer",
     "engines.torch.checksum",
     "engines.torch.rehearsal.estimate",

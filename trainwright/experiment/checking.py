@@ -39,9 +39,9 @@ class Report:
 
 def check(loaded: Loaded) -> Report:
     """Do everything that a run does once; whatever would fail in hours fails now."""
-    with tempfile.TemporaryDirectory(prefix="trainwright-check-") as folder, _level_put_back():
+    with tempfile.TemporaryDirectory(prefix="trainwright-check-") as folder, level_put_back():
         _refuse_unusable(loaded)
-        built = build(_writing_to(loaded, folder))
+        built = build(writing_to(loaded, folder))
         lines = [("task", built.task), *(("data", note) for note in built.prepared.notes)]
         try:
             lines += [*_data_lines(built), *_schedule_lines(built), *_tried(built, Path(folder) / "try")]
@@ -64,7 +64,7 @@ def _refuse_unusable(loaded: Loaded) -> None:
 
 
 @contextmanager
-def _level_put_back() -> Iterator[None]:
+def level_put_back() -> Iterator[None]:
     """``log_level`` sets the level of the whole process; a check is over soon."""
     logger = logging.getLogger("trainwright")
     level = logger.level
@@ -74,7 +74,7 @@ def _level_put_back() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _writing_to(loaded: Loaded, folder: str) -> Loaded:
+def writing_to(loaded: Loaded, folder: str) -> Loaded:
     """The same experiment with another folder for its results, and no trackers."""
     kept = {key: value for key, value in loaded.experiment.checkpoint.items() if key != "output_dir"}
     # No repository is made on the Hub for a try.

@@ -24,6 +24,8 @@ from trainwright.core.results import BestRun, PredictionOutput, TrainOutput
 from trainwright.engines.torch.losses import chosen_loss
 from trainwright.engines.torch.memory import MemoryReport
 from trainwright.engines.torch.precision import full_eval_dtype
+from trainwright.proving.prove import prove
+from trainwright.proving.result import Proof
 from trainwright.trackers.pictures import png
 from trainwright.trainer.hub import create_repo, listed, upload_model, write_model_card
 from trainwright.trainer.methods import Methods
@@ -213,6 +215,15 @@ class Trainer(Methods):
             )
         finally:
             self.hp_search_backend = None
+
+    @leaves_at_once("proving")
+    def prove(self, budget: float = 60.0, *, seed: int | None = None) -> Proof:
+        """What must not change a training (how batches are cut, processes, a resume, ...) is changed, and compared.
+
+        Copies are trained, for about ``budget`` seconds, on the first samples; the Trainer stays as it is. ``seed``
+        chooses the step to resume after. Print the answer, or ask it: ``proof.holds``, ``proof.rows``.
+        """
+        return prove(self._setup, budget, seed)
 
     # ---- evaluation
 

@@ -1,0 +1,142 @@
+"""Try everything that must not change a training, the quick things first, as long as the budget lasts."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from trainwright.engines.torch.targets import base_model
+from trainwright.proving.copies import copied, nothing_said, random_numbers_put_back
+from trainwright.proving.material import material_of
+from trainwright.proving.processes import process_rows
+from trainwright.proving.record import compare
+from trainwright.proving.refusals import first_line, is_refusal
+from trainwright.proving.result import OVER, Proof, Row, measured
+from trainwright.proving.resume import resume_row
+from trainwright.proving.stage import Stage, Way
+from trainwright.proving.steps import Attempt, accelerated_blocks, not_tried, step_rows
+from trainwright.training.hooks import is_ours
+from trainwright.training.own_state import OwnState
+from trainwright.training.setup import Setup, require_model
+
+
+def prove(source: Setup, budget: float, seed: int | None = None) -> Proof:
+    """Compare short trainings of copies of a Trainer; the Trainer itself stays as it is."""
+    start = time.perf_counter()
+    _refuse(source, budget)
+    # Not from the generators that the training draws from.
+    chosen = random.SystemRandom().randrange(2**31) if seed is None else seed
+    with (
+        tempfile.TemporaryDirectory(prefix="trainwright-prove-") as folder,
+        random_numbers_put_back(),
+        nothing_said(),
+        _flags_put_back(),
+    ):
+        stage, notes = _stage(source, Path(folder))
+        rows = _tried(stage, chosen, start + budget)
+    args = source.args
+    listeners = [type(one).__name__ for one in source.callbacks.callbacks if _is_left_out(one)]
+    if listeners:
+        notes.append(f"Left out, because callbacks may write: {', '.join(dict.fromkeys(listeners))}.")
+    return Proof(
+        type(base_model(source.model)).__name__,
+        args.device.type,
+        str(stage.dtype).removeprefix("torch."),
+        max(stage.material.rows),
+        budget,
+        time.perf_counter() - start,
+        chosen,
+        rows,
+        notes,
+    )
+
+
+def _is_left_out(callback: object) -> bool:
+    """Whether a callback is the user's, and not their Module or Trainer that listens."""
+    return not is_ours(callback) and not isinstance(callback, OwnState)
+
+
+def _refuse(source: Setup, budget: float) -> None:
+    require_model(source)
+    if not budget > 0:
+        raise ValueError(f"budget={budget} must be a number of seconds, more than 0.")
+    if source.run is not None:
+        raise ValueError("This Trainer is training: prove it before or after.")
+    if source.args.engine != "torch":
+        raise ValueError(f"prove compares trainings of engine='torch', and this one has engine={source.args.engine!r}.")
+    if source.backend.world_size > 1:
+        raise ValueError("prove starts processes of its own: start it as one process, without torchrun.")
+
+
+def _stage(source: Setup, folder: Path) -> tuple[Stage, list[str]]:
+    """Where copies train: in the widest format in which a plain training runs."""
+    material = material_of(copied(source, {}, str(folder / "material")))
+    notes = [material.note + "."] if material.note else []
+    if source.args.device.type == "cpu":
+        stage = Stage(source, material, folder, torch.float64)
+        try:
+            stage.reference()
+        except Exception as error:
+            notes.append(f"In float32, because float64 is refused: {first_line(error)}")
+        else:
+            return stage, notes
+    stage = Stage(source, material, folder, torch.float32)
+    stage.reference()
+    return stage, notes
+
+
+def _tried(stage: Stage, seed: int, end: float) -> list[Row]:
+    """One row after the other, until the time is over."""
+    repeated = Attempt("the same steps, another seed", lambda: _same_again(stage), 3.0)
+    rows = [_try(repeated, stage, end)]
+    draws = None
+    if rows[0].outcome == "not tried" and rows[0].why != OVER:
+        draws = "the training draws random numbers besides dropout, and other ones for other pieces"
+    attempts = [
+        *step_rows(stage, draws=draws),
+        Attempt("resume", lambda: resume_row(stage.source, stage.folder / "resume", seed), 12.0),
+        *process_rows(stage, end, draws=draws),
+        accelerated_blocks(stage),
+    ]
+    return rows + [_try(attempt, stage, end) for attempt in attempts]
+
+
+def _try(attempt: Attempt, stage: Stage, end: float) -> Row:
+    left = end - time.perf_counter()
+    if left <= 0 or attempt.trainings * stage.seconds + attempt.more_seconds > left:
+        return not_tried(attempt.name, OVER)
+    try:
+        return attempt.run()
+    except Exception as error:
+        if is_refusal(error):
+            return not_tried(attempt.name, first_line(error))
+        return Row(attempt.name, "fail", f"it raises {first_line(error)}")
+
+
+def _same_again(stage: Stage) -> Row:
+    """Dropout is off, so that nothing should depend on the seed; where something does, cut batches say nothing."""
+    name = "the same steps, another seed"
+    start = time.perf_counter()
+    found = compare(stage.train(Way({"seed": stage.source.args.seed + 1})), stage.reference())
+    row = measured(name, found, stage.allowed(), time.perf_counter() - start)
+    if row.outcome == "fail":
+        return not_tried(name, f"the training draws random numbers besides dropout: losses differ by {found.loss:.1g}")
+    return row
+
+
+@contextmanager
+def _flags_put_back() -> Iterator[None]:
+    """Switches of the process that trainings set."""
+    precision = torch.get_float32_matmul_precision()
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.use_deterministic_algorithms(deterministic)
