@@ -15,6 +15,7 @@ from trainwright.core.backend import Backend
 from trainwright.core.engine import Everything, Portion, RunLink, StepOverrides, UpdateHooks
 from trainwright.engines.torch.backends import SingleProcess
 from trainwright.engines.torch.boundary import Boundary
+from trainwright.engines.torch.direct_step import clear_directly
 from trainwright.engines.torch.exchange import TorchExchange
 from trainwright.engines.torch.memory import release_memory
 from trainwright.engines.torch.meter import LossMeter
@@ -341,7 +342,8 @@ class TorchEngine(TorchExchange, Modes):
                 group["lr"] = rate
 
     def clear_gradients(self) -> None:
-        self.optimizer.zero_grad(**self._zeroing)
+        if self._zeroing or not clear_directly(self.optimizer):
+            self.optimizer.zero_grad(**self._zeroing)
         for parameter in self._cleared_by_us:
             parameter.grad = None
 

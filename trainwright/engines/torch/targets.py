@@ -107,7 +107,7 @@ def _image_text_models() -> set[str]:
 
 def is_mapping(value: object) -> bool:
     """Whether ``value`` is a dict or like one; the check against the abstract class alone takes eight times as long."""
-    return isinstance(value, dict) or isinstance(value, Mapping)  # noqa: SIM101
+    return type(value) is dict or isinstance(value, dict) or isinstance(value, Mapping)  # noqa: SIM101
 
 
 def find_labels(batch: Any) -> Any:
@@ -169,7 +169,7 @@ class TargetCounter:
                 labels = labels[..., 1:]
         if self.by_row or not isinstance(labels, Tensor) or labels.is_floating_point() or labels.ndim == 0:
             return count_rows(batch)
-        if labels.is_cpu and labels.ndim == 1 and len(labels) <= _FEW:
+        if labels.is_cpu and labels.ndim == 1 and labels.shape[0] <= _FEW:
             # One label a row: with cold caches, as between two steps, a list is four times as fast as two kernels.
             values = labels.tolist()
             return len(values) - values.count(self.ignored)
