@@ -23,6 +23,7 @@ from trainwright.config.backends import ProcessRank
 from trainwright.config.fields import ours
 from trainwright.data.batches import FixedBatches, ResumableBatches, TokenBudgetBatches
 from trainwright.data.columns import DropColumnsCollator
+from trainwright.data.in_memory import Pinned
 from trainwright.data.iterables import Iterated, as_iterable, has_length, is_iterable
 from trainwright.data.lengths import sample_lengths
 from trainwright.data.order import (
@@ -216,7 +217,7 @@ class Loader(DataLoader[Any]):
     def _map_batches(self, batches: Iterator[list[int]]) -> Iterator[Any]:
         # Kept from epoch to epoch: it remembers whether the data draws random numbers.
         self._fetch = self._fetch or MapFetch(self.dataset, self.collate_fn, self.fetch_seed)
-        self._fetch.collate = self._collate_here()
+        self._fetch.use_collator(self._collate_here())
         fetch, epoch = self._fetch, self.epoch
         for indices in batches:
             yield fetch(epoch, indices)
@@ -242,7 +243,7 @@ class Loader(DataLoader[Any]):
         collate = self.collate_fn
         if not self.pin_memory or not torch.accelerator.is_available():
             return collate
-        return lambda samples: pin_memory(collate(samples))
+        return Pinned(collate, pin_memory)
 
 
 def train_loader(

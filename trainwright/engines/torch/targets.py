@@ -105,9 +105,16 @@ def _image_text_models() -> set[str]:
     return found
 
 
+#: What batches and outputs usually are besides; asking the abstract class takes a microsecond, five times a step.
+_NO_MAPPINGS = frozenset({list, tuple, Tensor})
+
+
 def is_mapping(value: object) -> bool:
     """Whether ``value`` is a dict or like one; the check against the abstract class alone takes eight times as long."""
-    return type(value) is dict or isinstance(value, dict) or isinstance(value, Mapping)  # noqa: SIM101
+    kind = type(value)
+    if kind is dict or kind in _NO_MAPPINGS:
+        return kind is dict
+    return isinstance(value, dict) or isinstance(value, Mapping)  # noqa: SIM101
 
 
 def find_labels(batch: Any) -> Any:
