@@ -39,6 +39,7 @@ from trainwright.data.order import (
 from trainwright.data.seeding import CollatedStream, MapFetch, StreamRandom, StreamRun
 from trainwright.data.sharding import ShardedRows
 from trainwright.data.stream_sharing import SharedStream, Split, StreamForWorkers, StreamShare, rounds_of, share_of
+from trainwright.data.worker_count import auto_workers
 from trainwright.data.workers import LoaderNow, WorkerIterator
 
 logger = logging.getLogger("trainwright")
@@ -265,7 +266,7 @@ def train_loader(
         batch_sampler: Which samples make a batch, for a map-style dataset; ``train_batches`` decides if not given.
     """
     if is_iterable(dataset):
-        source = as_iterable(dataset, args.dataloader_num_workers, _processes(args))
+        source = as_iterable(dataset, workers_for(dataset, args), _processes(args))
         return _loader(source, collate, args, batch_size=batch_size, drop_last=args.dataloader_drop_last)
     if batch_sampler is None:
         batch_sampler = train_batches(dataset, batch_size, args)
@@ -287,7 +288,7 @@ def eval_loader(
     """
     size = args.per_device_eval_batch_size if batch_size is None else batch_size
     if is_iterable(dataset):
-        source = as_iterable(dataset, args.dataloader_num_workers, _processes(args))
+        source = as_iterable(dataset, workers_for(dataset, args), _processes(args))
         return _loader(source, collate, args, batch_size=size)
     order = SequentialOrder(len(dataset)) if sampler is None else sampler
     return _loader(dataset, collate, args, batch_sampler=FixedBatches(order, size, args.dataloader_drop_last))
@@ -369,20 +370,28 @@ def _rank(args: TrainingArguments) -> int:
     return args.process_index // max(together, 1)
 
 
+def workers_for(dataset: Any, args: TrainingArguments) -> int:
+    """The number of worker processes that ``args`` ask for."""
+    return auto_workers(dataset) if args.dataloader_num_workers == "auto" else int(args.dataloader_num_workers)
+
+
 def _loader(dataset: Any, collate: Collate, args: TrainingArguments, **batching: Any) -> Loader:
     # What an indexed sample draws depends on its index alone, so that any number of processes gives the same samples.
     rank = 0 if "batch_sampler" in batching else _rank(args)
+    workers = workers_for(dataset, args)
+    # Where "auto" came to none, what was said about workers is about none.
+    has_workers = workers > 0
     return Loader(
         dataset,
         seed=data_seed(args),
         rank=rank,
         collate_fn=collate,
-        num_workers=args.dataloader_num_workers,
+        num_workers=workers,
         # Pinning serves copies to a GPU; without one torch warns and ignores it.
         pin_memory=bool(args.dataloader_pin_memory) and torch.cuda.is_available(),
-        persistent_workers=args.dataloader_persistent_workers,
-        prefetch_factor=args.dataloader_prefetch_factor,
-        multiprocessing_context=args.dataloader_multiprocessing_context,
+        persistent_workers=has_workers and args.dataloader_persistent_workers,
+        prefetch_factor=args.dataloader_prefetch_factor if has_workers else None,
+        multiprocessing_context=args.dataloader_multiprocessing_context if has_workers else None,
         in_order=args.dataloader_in_order,
         **batching,
     )
