@@ -5,6 +5,7 @@
 All contenders are threads of one process and hand over every dozen steps, so that they meet the same weather; the
 ratio to the bare loop is taken inside each cycle, on thread CPU time, and the median over the cycles is printed. The
 number of Python and C calls per step, counted with sys.setprofile, is exact and does not depend on the machine.
+``in_memory`` is trainwright on a TensorDataset, over a bare loop with a DataLoader on the same.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ warnings.filterwarnings("ignore")
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 STEPS_PER_TURN = 12
 BATCH = 8
@@ -66,18 +67,20 @@ class Rows(Dataset[dict[str, Tensor]]):
 Tick = Callable[[], None]
 
 
-def bare(rows: Rows, steps: int, defaults: bool, tick: Tick) -> None:
+def bare(
+    rows: Rows, steps: int, defaults: bool, tick: Tick, dataset: Any = None, network: nn.Module | None = None
+) -> None:
     """The loop a person writes; with ``defaults`` it clips, schedules, shows a bar and logs, as the trainers do."""
     from tqdm import tqdm
 
-    model = MLP()
-    loader = DataLoader(rows, batch_size=BATCH, shuffle=True)
+    model = network or MLP()
+    loader: Any = DataLoader(dataset or rows, batch_size=BATCH, shuffle=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, (steps - step) / steps))
     bar = tqdm(total=steps, file=io.StringIO(), disable=not defaults)
     running = norm = torch.zeros(())
     for step, batch in enumerate(loader, 1):
-        loss = model(**batch)["loss"]
+        loss = (model(**batch) if dataset is None else model(batch))["loss"]
         loss.backward()
         if defaults:
             norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -94,7 +97,15 @@ def bare(rows: Rows, steps: int, defaults: bool, tick: Tick) -> None:
         tick()
 
 
-def _hf_like(library: Any, rows: Rows, steps: int, defaults: bool, tick: Tick) -> None:
+def _hf_like(
+    library: Any,
+    rows: Rows,
+    steps: int,
+    defaults: bool,
+    tick: Tick,
+    dataset: Any = None,
+    network: nn.Module | None = None,
+) -> None:
     class Ticker(library.TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             tick()
@@ -110,7 +121,7 @@ def _hf_like(library: Any, rows: Rows, steps: int, defaults: bool, tick: Tick) -
             use_cpu=True,
             **({} if defaults else off),
         )
-        library.Trainer(MLP(), args, train_dataset=rows, callbacks=[Ticker()]).train()
+        library.Trainer(network or MLP(), args, train_dataset=dataset or rows, callbacks=[Ticker()]).train()
 
 
 def trainwright(rows: Rows, steps: int, defaults: bool, tick: Tick) -> None:
@@ -236,9 +247,37 @@ def lightning(rows: Rows, steps: int, defaults: bool, tick: Tick) -> None:
     trainer.fit(Module(), DataLoader(rows, batch_size=BATCH, shuffle=True))
 
 
+class Classifier(MLP):
+    """The same for batches of (inputs, labels); the loss is the loop's business."""
+
+    def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+        return self.second(torch.relu(self.first(x)))
+
+
+def bare_in_memory(rows: Rows, steps: int, defaults: bool, tick: Tick) -> None:
+    """``bare`` over a TensorDataset."""
+
+    class Step(Classifier):
+        def forward(self, batch: list[Tensor]) -> dict[str, Tensor]:  # type: ignore[override]
+            return {"loss": F.cross_entropy(super().forward(batch[0]), batch[1])}
+
+    bare(rows, steps, defaults, tick, TensorDataset(rows.x, rows.y), Step())
+
+
+def in_memory(rows: Rows, steps: int, defaults: bool, tick: Tick) -> None:
+    import trainwright as library
+
+    _hf_like(library, rows, steps, defaults, tick, TensorDataset(rows.x, rows.y), Classifier())
+
+
+#: Whose time another contender's is divided by; that of "bare" where nothing is said.
+BASES = {"in_memory": "bare_in_memory", "bare_in_memory": "bare_in_memory"}
+
 CONTENDERS: dict[str, Callable[[Rows, int, bool, Tick], None]] = {
     "bare": bare,
     "trainwright": trainwright,
+    "bare_in_memory": bare_in_memory,
+    "in_memory": in_memory,
     "accmt_door": accmt_door,
     "fabric": fabric,
     "accelerate": accelerate,
@@ -309,7 +348,9 @@ def measure(names: list[str], cycles: int, defaults: bool) -> dict[str, float]:
         raise errors[0]
     count = min(len(times) for times in baton.times.values())
     ratios = {
-        name: statistics.median(baton.times[name][i] / baton.times["bare"][i] for i in range(warm_up, count))
+        name: statistics.median(
+            baton.times[name][i] / baton.times[BASES.get(name, "bare")][i] for i in range(warm_up, count)
+        )
         for name in names
     }
     microseconds = statistics.median(baton.times["bare"][warm_up:]) / STEPS_PER_TURN * 1e6
@@ -343,7 +384,8 @@ def main() -> None:
     parser.add_argument("--cycles", type=int, default=150)
     parser.add_argument("--only", nargs="*", default=list(CONTENDERS))
     options = parser.parse_args()
-    names = list(dict.fromkeys(["bare", *options.only]))
+    bases = [BASES[name] for name in options.only if name in BASES]
+    names = list(dict.fromkeys(["bare", *bases, *options.only]))
     torch.set_num_threads(1)
     logging.disable(logging.WARNING)
     results: dict[bool, tuple[dict[str, float], dict[str, float]]] = {}
@@ -351,10 +393,10 @@ def main() -> None:
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             calls = {name: calls_per_step(name, defaults) for name in names}
             results[defaults] = measure(names, options.cycles, defaults), calls
-    print(f"{'':14}{'off':>8}{'calls':>8}{'default':>10}{'calls':>8}")
+    print(f"{'':16}{'off':>8}{'calls':>8}{'default':>10}{'calls':>8}")
     for name in names:
         off, on = results[False], results[True]
-        print(f"{name:14}{off[0][name]:8.2f}{off[1][name]:8.0f}{on[0][name]:10.2f}{on[1][name]:8.0f}")
+        print(f"{name:16}{off[0][name]:8.2f}{off[1][name]:8.0f}{on[0][name]:10.2f}{on[1][name]:8.0f}")
 
 
 if __name__ == "__main__":

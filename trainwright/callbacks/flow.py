@@ -51,15 +51,15 @@ class DefaultFlowCallback(TrainerCallback):
         # The usual case, a number of steps, is decided here: this runs on every step.
         log, evaluate, save = self._log, self._evaluate, self._save
         if (step == 1 and args.logging_first_step) or (
-            step % state.logging_steps == 0 if log.by_steps else log.every and self._is_due(log, state)
+            step % state.logging_steps == 0 if log.by_steps else log.is_on and self._is_due(log, state)
         ):
             control.should_log = True
-        if step % state.eval_steps == 0 if evaluate.by_steps else evaluate.every and self._is_due(evaluate, state):
+        if step % state.eval_steps == 0 if evaluate.by_steps else evaluate.is_on and self._is_due(evaluate, state):
             control.should_evaluate |= _delay_is_over(args, state)
         if (
             state.save_steps > 0 and step % state.save_steps == 0
             if save.by_steps
-            else save.every and self._is_due(save, state)
+            else save.is_on and self._is_due(save, state)
         ):
             control.should_save = True
         if step >= state.max_steps:
@@ -144,6 +144,8 @@ class _Rhythm:
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
         self.every: Every = NEVER
+        #: Whether it is ever due; ``bool(every)``, which is asked in every step, would be a call.
+        self.is_on = False
         #: A number of steps and nothing else: the state holds it.
         self.by_steps = False
         #: Given by our own argument, not by a strategy.
@@ -152,6 +154,7 @@ class _Rhythm:
 
     def read(self, args: TrainingArguments) -> None:
         self.every = cadence(args, self.topic)
+        self.is_on = bool(self.every)
         self.by_steps = self.every.only_steps()
         self.taken_over = getattr(ours(args), self.topic.every) is not None
 

@@ -220,6 +220,13 @@ def _accelerations(value: str) -> str | list[str]:
     return value if value in ACCELERATION_WORDS or not names else names
 
 
+def _workers(value: object) -> int:
+    try:
+        return _to_int("dataloader_num_workers", value)
+    except ValueError as error:
+        raise ValueError(f'dataloader_num_workers={value!r} must be a whole number, or "auto".') from error
+
+
 def _own_words(args: AllFields) -> None:
     """Arguments whose one word may be written in several ways."""
     if isinstance(args.include_num_input_tokens_seen, bool):
@@ -227,6 +234,8 @@ def _own_words(args: AllFields) -> None:
     args.train_sampling_strategy = str(args.train_sampling_strategy)
     if is_ours(args, "micro_batch") and isinstance(args.micro_batch, str) and args.micro_batch != "auto":
         args.micro_batch = _to_int("micro_batch", args.micro_batch)
+    if args.dataloader_num_workers != "auto":
+        args.dataloader_num_workers = _workers(args.dataloader_num_workers)
     if is_ours(args, "acceleration") and not isinstance(args.acceleration, list):
         args.acceleration = _accelerations(args.acceleration or "auto")
     if args.max_grad_norm is None:

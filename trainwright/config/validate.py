@@ -55,10 +55,11 @@ def check_not_negative(args: AllFields) -> None:
         "warmup_steps",
         "eval_delay",
         "neftune_noise_alpha",
-        "dataloader_num_workers",
         "ddp_timeout",
     ):
         _at_least(args, name, 0)
+    if args.dataloader_num_workers != "auto":
+        _at_least(args, "dataloader_num_workers", 0)
 
 
 def check_shares(args: AllFields) -> None:
@@ -129,7 +130,7 @@ def check_precision(args: AllFields) -> None:
 
 def check_workers(args: AllFields) -> None:
     """Options of worker processes need worker processes."""
-    if args.dataloader_num_workers > 0:
+    if args.dataloader_num_workers == "auto" or int(args.dataloader_num_workers) > 0:
         return
     for name in ("dataloader_persistent_workers", "dataloader_prefetch_factor", "dataloader_multiprocessing_context"):
         value = getattr(args, name)

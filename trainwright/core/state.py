@@ -92,6 +92,9 @@ class TrainerState:
             self.log_history = []
         if not isinstance(self.stateful_callbacks, dict):
             self.stateful_callbacks = callback_states(self.stateful_callbacks or [])
+        #: The share of the time since the log before that training waited for data, 0 to 1. No part of the record: a
+        #: clock's numbers are others in every run.
+        self.data_wait: float | None = None
 
     def to_json(self) -> str:
         """Return the record as text, without secrets."""

@@ -221,10 +221,10 @@ class StopRequests:
         if self._received is not None:
             self._served = True
             return Stopped(signal.Signals(self._received).name, by_keyboard=self._received == signal.SIGINT)
-        if self._time_is_up():
-            assert self._max_seconds is not None
+        # Asked first whether there is a limit at all: this runs after every step.
+        if self._max_seconds is not None and self._time_is_up():
             return Stopped(f"max_hours={self._max_seconds / 3600:g}")
-        return Stopped("the launcher") if self._file_asks() else None
+        return Stopped("the launcher") if self._file is not None and self._file_asks() else None
 
     def raise_if_asked(self) -> None:
         """Leave, by an exception, where a stop is wanted and the loop is not the one that asks."""

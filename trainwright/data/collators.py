@@ -51,7 +51,8 @@ def collate_any(features: list[Any]) -> Any:
     lists through torch's own collation.
     """
     first = features[0]
-    if isinstance(first, Mapping):
+    # The abstract class is asked last: that takes a microsecond, twice a batch.
+    if type(first) is dict or isinstance(first, Mapping):
         return default_data_collator(features)
     if isinstance(first, (tuple, list)):
         return _collate_tuples(features)
@@ -80,7 +81,7 @@ def default_data_collator(features: list[Any], return_tensors: str = "pt") -> di
 
     The first sample says which fields there are. Fields that are None or a string in it are left out.
     """
-    if not isinstance(features[0], Mapping):
+    if type(features[0]) is not dict and not isinstance(features[0], Mapping):
         features = [vars(feature) for feature in features]
     if return_tensors == "pt":
         stack, labels = _stack_torch, _labels_torch

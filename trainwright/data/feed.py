@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from trainwright.config.backends import ALONE, ProcessRank
@@ -104,6 +105,8 @@ class TrainFeed:
         self._starts: dict[int, Start] = {}
         self._after_skip: Callable[[], None] | None = None
         self.epoch_is_over = self._end_was_announced = self._has_said_how = False
+        #: Seconds spent on fetching since somebody asked, and when that was.
+        self._waited, self._asked = 0.0, perf_counter()
         # Without a length, an "epoch" in the progress display is the whole planned run, as in HF.
         self._denominator = batches_per_epoch or max(steps_if_unsized * accumulation, 1)
 
@@ -275,7 +278,9 @@ class TrainFeed:
 
     def _next_group(self, batches: Iterator[Any]) -> list[Any]:
         self._got_filler = self._got_own = False
+        began = perf_counter()
         group = self.draw(batches, self.accumulation)
+        self._waited += perf_counter() - began
         if self._agree is None or not self._agree(bool(group)) or group:
             return group
         assert self._reader is not None
@@ -343,6 +348,12 @@ class TrainFeed:
         return _Mark(self.epoch, self.consumed, self._reader.place(has_read=has_read))
 
     # ---- details
+
+    def share_of_waiting(self) -> float:
+        """The share of the time that training waited for data, since this was last asked."""
+        waited, asked = self._waited, self._asked
+        self._waited, self._asked = 0.0, perf_counter()
+        return waited / max(self._asked - asked, 1e-9)
 
     def _next_number(self, number: int) -> int:
         left_out = self._left_out.get(self.epoch)

@@ -23,6 +23,7 @@ from trainwright.config.backends import ProcessRank
 from trainwright.config.fields import ours
 from trainwright.data.batches import FixedBatches, ResumableBatches, TokenBudgetBatches
 from trainwright.data.columns import DropColumnsCollator
+from trainwright.data.in_memory import Pinned
 from trainwright.data.iterables import Iterated, as_iterable, has_length, is_iterable
 from trainwright.data.lengths import sample_lengths
 from trainwright.data.order import (
@@ -38,6 +39,7 @@ from trainwright.data.order import (
 from trainwright.data.seeding import CollatedStream, MapFetch, StreamRandom, StreamRun
 from trainwright.data.sharding import ShardedRows
 from trainwright.data.stream_sharing import SharedStream, Split, StreamForWorkers, StreamShare, rounds_of, share_of
+from trainwright.data.worker_count import auto_workers
 from trainwright.data.workers import LoaderNow, WorkerIterator
 
 logger = logging.getLogger("trainwright")
@@ -216,7 +218,7 @@ class Loader(DataLoader[Any]):
     def _map_batches(self, batches: Iterator[list[int]]) -> Iterator[Any]:
         # Kept from epoch to epoch: it remembers whether the data draws random numbers.
         self._fetch = self._fetch or MapFetch(self.dataset, self.collate_fn, self.fetch_seed)
-        self._fetch.collate = self._collate_here()
+        self._fetch.use_collator(self._collate_here())
         fetch, epoch = self._fetch, self.epoch
         for indices in batches:
             yield fetch(epoch, indices)
@@ -242,7 +244,7 @@ class Loader(DataLoader[Any]):
         collate = self.collate_fn
         if not self.pin_memory or not torch.accelerator.is_available():
             return collate
-        return lambda samples: pin_memory(collate(samples))
+        return Pinned(collate, pin_memory)
 
 
 def train_loader(
@@ -264,7 +266,7 @@ def train_loader(
         batch_sampler: Which samples make a batch, for a map-style dataset; ``train_batches`` decides if not given.
     """
     if is_iterable(dataset):
-        source = as_iterable(dataset, args.dataloader_num_workers, _processes(args))
+        source = as_iterable(dataset, workers_for(dataset, args), _processes(args))
         return _loader(source, collate, args, batch_size=batch_size, drop_last=args.dataloader_drop_last)
     if batch_sampler is None:
         batch_sampler = train_batches(dataset, batch_size, args)
@@ -286,7 +288,7 @@ def eval_loader(
     """
     size = args.per_device_eval_batch_size if batch_size is None else batch_size
     if is_iterable(dataset):
-        source = as_iterable(dataset, args.dataloader_num_workers, _processes(args))
+        source = as_iterable(dataset, workers_for(dataset, args), _processes(args))
         return _loader(source, collate, args, batch_size=size)
     order = SequentialOrder(len(dataset)) if sampler is None else sampler
     return _loader(dataset, collate, args, batch_sampler=FixedBatches(order, size, args.dataloader_drop_last))
@@ -368,20 +370,28 @@ def _rank(args: TrainingArguments) -> int:
     return args.process_index // max(together, 1)
 
 
+def workers_for(dataset: Any, args: TrainingArguments) -> int:
+    """The number of worker processes that ``args`` ask for."""
+    return auto_workers(dataset) if args.dataloader_num_workers == "auto" else int(args.dataloader_num_workers)
+
+
 def _loader(dataset: Any, collate: Collate, args: TrainingArguments, **batching: Any) -> Loader:
     # What an indexed sample draws depends on its index alone, so that any number of processes gives the same samples.
     rank = 0 if "batch_sampler" in batching else _rank(args)
+    workers = workers_for(dataset, args)
+    # Where "auto" came to none, what was said about workers is about none.
+    has_workers = workers > 0
     return Loader(
         dataset,
         seed=data_seed(args),
         rank=rank,
         collate_fn=collate,
-        num_workers=args.dataloader_num_workers,
+        num_workers=workers,
         # Pinning serves copies to a GPU; without one torch warns and ignores it.
         pin_memory=bool(args.dataloader_pin_memory) and torch.cuda.is_available(),
-        persistent_workers=args.dataloader_persistent_workers,
-        prefetch_factor=args.dataloader_prefetch_factor,
-        multiprocessing_context=args.dataloader_multiprocessing_context,
+        persistent_workers=has_workers and args.dataloader_persistent_workers,
+        prefetch_factor=args.dataloader_prefetch_factor if has_workers else None,
+        multiprocessing_context=args.dataloader_multiprocessing_context if has_workers else None,
         in_order=args.dataloader_in_order,
         **batching,
     )

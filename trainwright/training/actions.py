@@ -23,6 +23,8 @@ class TrainingActions:
     def log(self, run: TrainingRun, logs: dict[str, float]) -> Rewind | None:
         hooks = run.setup.hooks()
         add_to_log(run, logs)
+        # Beside the log, not in it: a resumed run's log is the same as that of a run without interruption.
+        run.setup.state.data_wait = run.feed.share_of_waiting()
         hooks.store_flos()
         if not may_write(run):
             # It ends at this boundary; whoever has the folder now keeps its own log.

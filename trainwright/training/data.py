@@ -23,6 +23,7 @@ from trainwright.data.loader import (
 )
 from trainwright.data.order import SequentialOrder
 from trainwright.data.teacher_columns import TeacherColumnsCollator
+from trainwright.data.worker_count import auto_workers
 from trainwright.training.hooks import is_users_own
 from trainwright.training.modules import data_of_module, is_loader, refuse_with_own_loader, use_own_eval_data
 from trainwright.training.setup import Setup
@@ -32,6 +33,7 @@ def train_dataloader(setup: Setup) -> Any:
     """Loader over ``self.train_dataset`` in an order that is a function of (seed, epoch)."""
     if setup.train_dataset is None:
         setup.train_dataset = data_of_module(setup, "train")
+    settle_workers(setup)
     if setup.train_dataset is None:
         raise ValueError("train() needs data: pass train_dataset= to the Trainer, or override get_train_dataloader().")
     if is_loader(setup.train_dataset, "train_dataset"):
@@ -45,6 +47,16 @@ def train_dataloader(setup: Setup) -> Any:
             setup.train_dataset, "Training", size, sampler_fn=hooks._get_train_sampler, is_training=True
         )
     return dataloader(setup, setup.train_dataset, "training", size, hooks._get_train_sampler, is_training=True)
+
+
+def settle_workers(setup: Setup) -> None:
+    """Put the number in the place of ``dataloader_num_workers="auto"``, once it is known what is trained on.
+
+    Overrides of the loaders' methods read a number then, and so does whoever reads the run's config.yaml.
+    """
+    if setup.args.dataloader_num_workers == "auto" and setup.train_dataset is not None:
+        count = 0 if isinstance(setup.train_dataset, Curriculum) else auto_workers(setup.train_dataset)
+        setup.given_args.dataloader_num_workers = count
 
 
 def dataloader(

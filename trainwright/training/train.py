@@ -24,6 +24,7 @@ from trainwright.training.build import fill
 from trainwright.training.checks import refuse_unknown_best_metric, warn_if_inexact
 from trainwright.training.choose_checkpoint import agreed_checkpoint
 from trainwright.training.construction import refuse_missing_data
+from trainwright.training.data import settle_workers
 from trainwright.training.finish import announce, note_the_end, refuse_to_look_saved
 from trainwright.training.guards import dismiss_guards, set_guards
 from trainwright.training.memory import look_for_what_fits
@@ -85,6 +86,7 @@ def train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) ->
 def _train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) -> TrainOutput:
     setup = run.setup
     checkpoint = agreed_checkpoint(run, resume_from_checkpoint)
+    settle_workers(setup)
     loader = resumable_loader(setup.hooks().get_train_dataloader(), data_seed(setup.args))
     run.loader = shared_training(loader, data_rank(setup), setup.args.gradient_accumulation_steps)
     run.plan = plan = plan_by(setup.hooks(), setup.given_args, run.loader)

@@ -19,7 +19,7 @@ from trainwright.config import TrainingArguments
 from trainwright.core.results import EvalLoopOutput
 from trainwright.data.curriculum import Curriculum
 from trainwright.data.iterables import has_length
-from trainwright.data.loader import data_seed, eval_loader, is_iterable
+from trainwright.data.loader import data_seed, eval_loader, is_iterable, workers_for
 from trainwright.trainer import Trainer
 from trainwright.training.modules import is_loader
 
@@ -91,7 +91,7 @@ class Loop(Trainer):
                 "does: derive it from torch.utils.data.Sampler, and let it give the batches of all processes."
             )
         collate = self._choices.train_collate if trains else self._choices.val_collate
-        workers = self.args.dataloader_num_workers
+        workers = workers_for(data, self.args)
         return DataLoader(data, batch_sampler=batch_sampler, collate_fn=collate, num_workers=workers)
 
     # ---- evaluation

@@ -7,8 +7,9 @@ WORKER_START_METHODS = ("fork", "spawn", "forkserver")
 
 @dataclass(kw_only=True)
 class DataFields:
-    dataloader_num_workers: int = 0
-    """Worker processes that load data; 0 loads in the main process."""
+    dataloader_num_workers: int | str = 0
+    """Worker processes that load data; 0 loads in the main process, "auto" takes the cores to spare (at most 8), and
+    none for data in memory and streams."""
 
     dataloader_pin_memory: bool = True
     """Put batches in page-locked memory so that copies to a GPU overlap with work."""

@@ -15,6 +15,7 @@ from trainwright.core.backend import Backend
 from trainwright.core.engine import Everything, Portion, RunLink, StepOverrides, UpdateHooks
 from trainwright.engines.torch.backends import SingleProcess
 from trainwright.engines.torch.boundary import Boundary
+from trainwright.engines.torch.direct_step import clear_directly
 from trainwright.engines.torch.exchange import TorchExchange
 from trainwright.engines.torch.memory import release_memory
 from trainwright.engines.torch.meter import LossMeter
@@ -341,7 +342,8 @@ class TorchEngine(TorchExchange, Modes):
                 group["lr"] = rate
 
     def clear_gradients(self) -> None:
-        self.optimizer.zero_grad(**self._zeroing)
+        if self._zeroing or not clear_directly(self.optimizer):
+            self.optimizer.zero_grad(**self._zeroing)
         for parameter in self._cleared_by_us:
             parameter.grad = None
 
@@ -371,16 +373,14 @@ class TorchEngine(TorchExchange, Modes):
         logs = {"loss": self.meter.read()}
         if self._grad_norm is not None:
             logs["grad_norm"] = float(self._grad_norm)
-        rate = self.learning_rate() if self._step_lr is None else self._step_lr
-        logs["learning_rate"] = float(rate)
+        logs["learning_rate"] = float(self.learning_rate() if self._step_lr is None else self._step_lr)
         return logs
 
     def last_step(self) -> Callable[[], dict[str, float | None]]:
         """What the next log says of the last step, for a checkpoint; calling the answer waits for the device."""
         norm, rate = self._grad_norm, self._step_lr
-        if isinstance(rate, Tensor):
-            # A compiled optimizer's rate is written in place.
-            rate = rate.clone()
+        # A compiled optimizer's rate is written in place.
+        rate = rate.clone() if isinstance(rate, Tensor) else rate
         return lambda: {
             "grad_norm": None if norm is None else float(norm),
             "learning_rate": None if rate is None else float(rate),

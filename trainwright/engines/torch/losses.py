@@ -22,7 +22,7 @@ def loss_of(outputs: Any, labels: Any, inputs: Any) -> Tensor:
         if labels is not None:
             return default_loss(logits_of(outputs), labels)
         raise ValueError(_no_loss(list(outputs), inputs))
-    if dataclasses.is_dataclass(outputs) and not isinstance(outputs, type):
+    if type(outputs) is not Tensor and dataclasses.is_dataclass(outputs) and not isinstance(outputs, type):
         return loss_of({f.name: getattr(outputs, f.name) for f in dataclasses.fields(outputs)}, labels, inputs)
     first = outputs[0] if isinstance(outputs, (tuple, list)) else outputs
     if isinstance(first, Tensor) and first.ndim == 0:

@@ -45,8 +45,10 @@ class GradientCheck:
 
     def is_bad(self, loss: Tensor | None, gradients: list[Tensor]) -> bool | Tensor:
         """As :func:`is_bad`, for gradients instead of their norm."""
-        if any(gradient.is_sparse for gradient in gradients):
-            gradients = [gradient._values() if gradient.is_sparse else gradient for gradient in gradients]
+        for gradient in gradients:
+            if gradient.is_sparse:
+                gradients = [each._values() if each.is_sparse else each for each in gradients]
+                break
         if not self._is_uniform or not gradients:
             return is_bad(loss, torch.nn.utils.get_total_norm(gradients))
         found = self._found

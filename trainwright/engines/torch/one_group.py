@@ -11,12 +11,16 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Adam, AdamW
 
+from trainwright.engines.torch.direct_step import step_directly
+
 #: Those that write nothing into their groups: others (schedule-free ones) count their steps there.
 _KNOWN = (Adam, AdamW)
 
 
 def step_as_one(optimizer: Any) -> None:
     """Step ``optimizer``; where that gives the same bits, all parameters at once."""
+    if step_directly(optimizer):
+        return
     groups = optimizer.param_groups
     if not _may_be_one(optimizer, groups):
         optimizer.step()

@@ -49,7 +49,7 @@ class FactorLR(LRScheduler):
         factor = self.factor(self.last_epoch)
         self._last_lr = [base * factor for base in self.base_lrs]
         for group, rate in zip(self.optimizer.param_groups, self._last_lr, strict=True):
-            if isinstance(group["lr"], Tensor):
+            if type(group["lr"]) is not float and isinstance(group["lr"], Tensor):
                 # Compiled optimizers hold their rate in a tensor that must stay the same object.
                 group["lr"].fill_(rate)
             else:
