@@ -81,12 +81,12 @@ def _is_plain(optimizer: Any) -> bool:
         return False
     if torchs._global_optimizer_pre_hooks or torchs._global_optimizer_post_hooks:
         return False
-    if getattr(optimizer, "found_inf", None) is not None or getattr(optimizer, "grad_scale", None) is not None:
-        # Somebody's scaler may want the step skipped.
-        return False
     step: Any = kind.step
     around = optimizer.__dict__
     if step.__code__ is not _HOOKED or step.__wrapped__ is not _STEPS[kind] or torch.autograd._profiler_enabled():
+        return False
+    if "found_inf" in around or "grad_scale" in around:
+        # A scaler may want the step skipped.
         return False
     if "step" not in around:
         return True
