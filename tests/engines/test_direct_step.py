@@ -136,7 +136,7 @@ def test_who_would_hear_of_a_step_still_does(
 
 def test_a_profiler_sees_steps_and_cleared_gradients() -> None:
     optimizer = made()
-    with torch.profiler.profile() as seen:
+    with torch.profiler.profile(acc_events=True) as seen:
         assert not is_stepped(optimizer)
         assert not clear_directly(optimizer)
         optimizer.step()

@@ -61,6 +61,11 @@ class TensorPack:
             start += size
         self._copied: torch.cuda.Event | None = None
 
+    @property
+    def room(self) -> Tensor:
+        """The bytes behind all views."""
+        return self._body
+
     def fits(self, tensors: Mapping[str, Tensor]) -> bool:
         """Return True if ``tensors`` have the names, shapes, strides and types this pack was made for."""
         if self._on_device != any(tensor.is_cuda for tensor in tensors.values()):

@@ -16,6 +16,7 @@ from trainwright.checkpoint.interchange.to_transformers import write_transformer
 from trainwright.checkpoint.left_out import LeftOut, clear_the_way
 from trainwright.checkpoint.optimizer_state import OWN_TYPE, flatten_optimizer, of_own_type
 from trainwright.checkpoint.pack import TensorPack, file_chunks
+from trainwright.checkpoint.save_room import SMALLEST, RoomToucher, there_is_room
 from trainwright.checkpoint.saver import SaveJob
 from trainwright.checkpoint.shared_files import SharedFiles, gathered
 from trainwright.checkpoint.stored_log import LOG
@@ -62,9 +63,29 @@ class Capture:
         self._packs: dict[str, TensorPack] = {}
         self._processor_files: dict[str, bytes] | None = None
         self._turn = 0
+        self._toucher: RoomToucher | None = None
+
+    def prepare(self, setup: Setup) -> None:
+        """Make the room that the first checkpoint will need, and touch it in the background."""
+        left_out, model = LeftOut(), _model_tensors(setup)
+        parts = {} if model is None else {WEIGHTS: model[0]}
+        if not setup.args.save_only_model:
+            parts[OPTIMIZER] = _optimizer_state(setup, left_out)[0]
+        size = sum(tensor.nbytes for tensors in parts.values() for tensor in tensors.values())
+        on_cpu = all(tensor.is_cpu for tensors in parts.values() for tensor in tensors.values())
+        if not on_cpu or size < SMALLEST or not there_is_room(size):
+            return
+        toucher = RoomToucher([self._pack(name, tensors).room for name, tensors in parts.items()])
+        self._toucher = toucher if toucher.start() else None
+
+    def _stop_touching(self) -> None:
+        if self._toucher is not None:
+            self._toucher.stop()
+            self._toucher = None
 
     def job(self, run: TrainingRun, target: Path, snapshot: Snapshot | None) -> SaveJob:
         """Everything of ``run`` at ``snapshot`` (None for a checkpoint of the model alone)."""
+        self._stop_touching()
         setup = run.setup
         left_out = LeftOut()
         model = _model_tensors(setup)
@@ -132,6 +153,7 @@ class Capture:
 
     def forget(self) -> None:
         """Give the memory back; the next save asks for it again."""
+        self._stop_touching()
         self._packs.clear()
 
     def _pack(self, name: str, tensors: dict[str, Tensor]) -> TensorPack:

@@ -10,6 +10,7 @@ from trainwright.callbacks.watchdog import WatchdogCallback
 from trainwright.engines.torch.weight_check import weight_check
 from trainwright.training.run import TrainingRun
 from trainwright.training.save_model import run_folder
+from trainwright.training.save_room import SaveRoomCallback, wants_room_for_saves
 from trainwright.training.stop import leave_hanging
 
 
@@ -27,6 +28,8 @@ def set_guards(run: TrainingRun) -> None:
     if world_size > 1:
         guards.append(RankLogCallback(run_folder(setup), rank, setup.args.get_process_log_level()))
         guards.append(StragglersCallback(setup.engine.step_times))
+    if wants_room_for_saves(setup):
+        guards.append(SaveRoomCallback(partial(run.capture.prepare, setup)))
     present = {type(callback) for callback in setup.callbacks.everyone}
     # Somebody may have brought a watchdog with other settings.
     run.guards = [guard for guard in guards if type(guard) not in present]

@@ -15,13 +15,12 @@ from trainwright.core.backend import Backend
 from trainwright.core.engine import Everything, Portion, RunLink, StepOverrides, UpdateHooks
 from trainwright.engines.torch.backends import SingleProcess
 from trainwright.engines.torch.boundary import Boundary
-from trainwright.engines.torch.direct_step import clear_directly
 from trainwright.engines.torch.exchange import TorchExchange
 from trainwright.engines.torch.memory import release_memory
 from trainwright.engines.torch.meter import LossMeter
 from trainwright.engines.torch.modes import Modes
 from trainwright.engines.torch.nonfinite import GradientCheck, divisor_for, is_bad, skips_on_device
-from trainwright.engines.torch.one_group import step_as_one
+from trainwright.engines.torch.one_group import clear_gradients_of, step_as_one
 from trainwright.engines.torch.optim import not_held
 from trainwright.engines.torch.precision import Precision
 from trainwright.engines.torch.schedules import needs_metric
@@ -300,10 +299,10 @@ class TorchEngine(TorchExchange, Modes):
     def _update(self) -> bool:
         """Step the optimizer unless the step is bad. The schedule moves on either way: the step was taken from it."""
         bad = self.was_bad
-        if isinstance(bad, Tensor) and not self._skips_on_device:
+        if bad is not False and isinstance(bad, Tensor) and not self._skips_on_device:
             # The one place where such an optimizer waits for the device.
             bad = self.was_bad = bool(bad)
-        if isinstance(bad, Tensor):
+        if bad is not False and isinstance(bad, Tensor):
             self.optimizer.found_inf, self.optimizer.grad_scale = bad, self._divisor
             step_as_one(self.optimizer)
             self.optimizer.found_inf = self.optimizer.grad_scale = self._divisor = None
@@ -342,8 +341,7 @@ class TorchEngine(TorchExchange, Modes):
                 group["lr"] = rate
 
     def clear_gradients(self) -> None:
-        if self._zeroing or not clear_directly(self.optimizer):
-            self.optimizer.zero_grad(**self._zeroing)
+        clear_gradients_of(self.optimizer, self._zeroing)
         for parameter in self._cleared_by_us:
             parameter.grad = None
 

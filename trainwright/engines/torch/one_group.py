@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Adam, AdamW
 
-from trainwright.engines.torch.direct_step import step_directly
+from trainwright.engines.torch.direct_step import clear_directly, step_directly
 
 #: Those that write nothing into their groups: others (schedule-free ones) count their steps there.
 _KNOWN = (Adam, AdamW)
@@ -30,6 +30,12 @@ def step_as_one(optimizer: Any) -> None:
         optimizer.step()
     finally:
         optimizer.param_groups = groups
+
+
+def clear_gradients_of(optimizer: Any, options: dict[str, Any]) -> None:
+    """``optimizer.zero_grad(**options)``, by the short way where that is the same."""
+    if options or not clear_directly(optimizer):
+        optimizer.zero_grad(**options)
 
 
 def _may_be_one(optimizer: Any, groups: list[dict[str, Any]]) -> bool:
