@@ -273,7 +273,7 @@ def weights(folder: Path) -> str:
 
 def measured(root: Path, given: argparse.Namespace) -> dict[str, Any]:
     # More than so many lives will take, so that none of them comes to the end.
-    steps = given.kills * given.interval * 5 // 4
+    steps = given.kills * given.interval * 5 // 4 + 2 * given.interval
     straight, killed = root / "straight", root / "killed"
     for folder in (straight, killed):
         folder.mkdir(parents=True)
