@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -27,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("default")
 class Watched:
     """An acceleration that changes nothing, and notes the shapes of the inputs that it is compared on.
 
-    The call that is trained on has begun when it is put in for good, and does not ask its hook.
+    The call that is trained on has begun when it is put in for good, and goes on as it was.
     """
 
     name = "blocks"
@@ -35,6 +38,7 @@ class Watched:
     changes_bits = True
     is_visible = False
     is_proven = True
+    is_compiled = False
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, ...]] = []
@@ -43,11 +47,20 @@ class Watched:
         return None
 
     def install(self, situation: Situation) -> Undo:
-        def note(module: nn.Module, args: Any, kwargs: dict[str, Any]) -> None:
+        network = situation.network
+        plain = network.forward
+
+        def noting(*args: Any, **kwargs: Any) -> Any:
             given = [*args, *kwargs.values()]
             self.seen.append(tuple(next(one for one in given if isinstance(one, Tensor)).shape))
+            return plain(*args, **kwargs)
 
-        return situation.network.register_forward_pre_hook(note, with_kwargs=True).remove
+        network.forward = noting
+
+        def undo() -> None:
+            del network.forward
+
+        return undo
 
 
 @pytest.fixture
@@ -264,6 +277,141 @@ def test_an_error_is_measured_by_what_is_usual_among_gradients_that_are_not_zero
 
     assert worst(as_tensors(fast), as_tensors(plain)).passed
     assert not worst(as_tensors({**fast, "a": 1e-3}), as_tensors(plain)).passed
+
+
+class Remembering(nn.Module):
+    """Keeps all kinds of things from call to call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+        self.calls, self.longest, self.kept = 0, 0, deque(maxlen=4)
+        self.cache: Any = None
+        self.held: dict[str, Any] = {"sums": []}
+        self.table = np.zeros(3)
+        self.plain = torch.zeros(3)
+        self.box = SimpleNamespace(count=0)
+        self.register_buffer("mean", None)
+        self.register_buffer("grown", torch.zeros(1))
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        self.calls += 1
+        self.longest = max(self.longest, len(x))
+        if self.cache is None:
+            self.cache = torch.linspace(0, 1, 6, dtype=x.dtype) * x.mean()
+        if self.mean is None:
+            self.mean = x.detach().mean(0)
+        if len(self.grown) < len(x):
+            self.register_buffer("grown", torch.ones(len(x)))
+        self.kept.append(x.detach().sum())
+        self.held["sums"].append(float(x.detach().sum()))
+        self.table += 1
+        self.plain += 1
+        self.box.count += 1
+        assert labels is not None
+        return {"loss": F.cross_entropy(self.layer(x) + self.cache.to(x.dtype), labels) * (1 + self.calls / 10)}
+
+    def memory(self) -> Any:
+        tensors = [self.cache, self.mean, self.grown, self.plain, *self.kept]
+        return (
+            [(None if one is None else (one.dtype, one.tolist())) for one in tensors],
+            (self.calls, self.longest, self.held, self.table.tolist(), self.box.count),
+        )
+
+
+def vectors() -> list[dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    return [{"x": one, "labels": torch.tensor(0)} for one in torch.randn(24, 6, generator=generator)]
+
+
+def test_what_a_network_keeps_from_call_to_call_is_what_it_was(tmp_path: Path, watched: Watched) -> None:
+    found = []
+    for wanted in ("off", ["blocks"]):
+        torch.manual_seed(0)
+        run = trainer(tmp_path / str(wanted), Remembering(), vectors(), acceleration=wanted)
+        run.train()
+        network: Any = run.model
+        found.append((network.memory(), weights(network)))
+    assert told(tmp_path / "['blocks']")["used"] == ["blocks"]
+    (plain, plain_weights), (other, other_weights) = found
+    assert plain == other
+    assert same(plain_weights, other_weights)
+
+
+class MovingTeacher(nn.Module):
+    """Its teacher follows in the forward pass, in the way of most implementations."""
+
+    def __init__(self, by_data: bool) -> None:
+        super().__init__()
+        self.student, self.teacher, self.by_data = nn.Linear(6, 6), nn.Linear(6, 6), by_data
+        self.teacher.requires_grad_(False)
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        with torch.no_grad():
+            teacher = self.teacher.weight.data if self.by_data else self.teacher.weight
+            teacher.mul_(0.9).add_(self.student.weight, alpha=0.1)
+        return {"loss": (self.student(x) - self.teacher(x)).pow(2).mean()}
+
+
+@pytest.mark.parametrize("by_data", [False, True])
+def test_a_forward_that_moves_weights_is_left_alone(by_data: bool, tmp_path: Path, watched: Watched) -> None:
+    found = []
+    for wanted in ("off", ["blocks"]):
+        torch.manual_seed(0)
+        run = trainer(tmp_path / str(wanted), MovingTeacher(by_data), vectors(), acceleration=wanted)
+        run.train()
+        found.append(weights(run.model))
+    assert told(tmp_path / "['blocks']")["left_out"]["blocks"] == "its forward changes teacher.weight"
+    assert same(*found)
+
+
+def test_a_hook_on_the_network_does_not_hear_of_the_comparison(tmp_path: Path, watched: Watched) -> None:
+    model = llama()
+    heard: list[int] = []
+    model.register_forward_hook(lambda *_: heard.append(1))
+    trainer(tmp_path, model, acceleration=["blocks"]).train()
+    assert len(heard) == 4
+
+
+class PointingInto(nn.Module):
+    """Takes the state at a position that comes with the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.states, self.head = nn.Embedding(96, 6), nn.Linear(6, 2)
+
+    def forward(self, input_ids: Tensor, last: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        assert labels is not None
+        chosen = self.states(input_ids)[torch.arange(len(last)), last]
+        return {"loss": F.cross_entropy(self.head(chosen), labels)}
+
+
+def test_a_resume_whose_batch_points_beyond_the_first_ones_shape_goes_on(
+    tmp_path: Path, watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched.is_compiled = True
+    lengths = [2 + number // 4 for number in range(24)]
+    data = [{"input_ids": torch.ones(n, dtype=torch.long), "last": n - 1, "labels": n % 2} for n in lengths]
+
+    def collate(samples: list[dict[str, Any]]) -> dict[str, Tensor]:
+        rest = {name: torch.tensor([sample[name] for sample in samples]) for name in ("last", "labels")}
+        return {"input_ids": nn.utils.rnn.pad_sequence([one["input_ids"] for one in samples], True), **rest}
+
+    options: dict[str, Any] = {"acceleration": ["blocks"], "train_sampling_strategy": "sequential", "max_steps": 5}
+    found = []
+    for name, checkpoint in (("whole", None), ("again", str(tmp_path / "whole" / "checkpoint-3"))):
+        torch.manual_seed(0)
+        run = trainer(tmp_path / name, PointingInto(), data, **options, save_strategy="steps", save_steps=3)
+        run.data_collator = collate
+        run.train(resume_from_checkpoint=checkpoint)
+        found.append(weights(run.model))
+    assert same(*found)
+    assert "compiled for other shapes than at its beginning" in caplog.text
+
+
+def test_a_float64_training_is_compared_with_itself(tmp_path: Path) -> None:
+    trainer(tmp_path, llama().double(), acceleration=["logits"]).train()
+    assert told(tmp_path)["used"] == ["logits"]
 
 
 def test_a_cache_that_a_pass_would_write_into_is_not_shared_with_the_comparison() -> None:

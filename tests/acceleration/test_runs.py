@@ -16,6 +16,7 @@ from trainwright import Trainer, TrainerCallback, TrainingArguments
 from trainwright.config.accelerations import ACCELERATIONS
 from trainwright.engines.torch.acceleration.blocks import CompiledBlocks
 from trainwright.engines.torch.acceleration.head import NoLogits
+from trainwright.engines.torch.acceleration.logits import Logits
 from trainwright.engines.torch.acceleration.technique import Situation, Undo
 from trainwright.training import acceleration
 
@@ -79,6 +80,7 @@ class Wrong:
     changes_bits = True
     is_visible = True
     is_proven = True
+    is_compiled = False
 
     def why_not(self, situation: Situation) -> str | None:
         return None
@@ -122,6 +124,15 @@ def test_named_on_a_cpu_it_is_proven_and_trains_the_same(tmp_path: Path, caplog:
     assert event["used"] == ["logits"]
     assert event["left_out"]["blocks"] == "acceleration does not name it"
     assert "times the plain one's (2 are allowed)" in event["message"]
+
+
+def test_a_training_makes_no_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    numbers = Logits.numbers
+    monkeypatch.setattr(Logits, "numbers", lambda logits: made.append(1) or numbers(logits))
+    trainer(tmp_path, acceleration=["logits"], gradient_accumulation_steps=2).train()
+    assert told(tmp_path)["used"] == ["logits"]
+    assert not made
 
 
 @pytest.mark.slow

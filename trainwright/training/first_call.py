@@ -5,6 +5,7 @@ Whoever calls it: the Trainer, an override of ``compute_loss``, a Module's ``tra
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,9 +27,12 @@ from trainwright.engines.torch.acceleration.proof import (
     worst,
 )
 from trainwright.engines.torch.acceleration.technique import Situation, Technique
+from trainwright.engines.torch.acceleration.undisturbed import WritesWeights
 from trainwright.engines.torch.memory import is_out_of_memory, release_memory
 from trainwright.training.random_state import random_now, restore_random_state
 from trainwright.training.setup import Setup
+
+logger = logging.getLogger("trainwright")
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,8 @@ def at_first_call(network: nn.Module, act: Callable[[Call], None]) -> Iterator[N
             handle.remove()
             act(Call(args, kwargs))
 
-    # Before hooks of others: the call that is repeated goes through them, too.
-    handle = network.register_forward_pre_hook(first, prepend=True, with_kwargs=True)
+    # After hooks of others: what is repeated is what comes of them, and they do not hear of it.
+    handle = network.register_forward_pre_hook(first, with_kwargs=True)
     try:
         yield
     finally:
@@ -74,9 +78,7 @@ def judge(setup: Setup, situation: Situation, candidates: list[Technique], call:
     torch.clear_autocast_cache()
     try:
         if then is not None:
-            everything = replace(everything, call=call.in_shapes(then))
-            with _installed(candidates, situation):
-                everything.gradients()
+            _compile_as_then(situation, candidates, everything, then)
             return Verdict(candidates, {}, shapes=then)
         verdict = _passing(situation, candidates, everything, _Plain.of(everything, setup))
         most = _most_bytes(situation.device)
@@ -86,6 +88,25 @@ def judge(setup: Setup, situation: Situation, candidates: list[Technique], call:
         release_memory(setup.engine.device)
     peak = most if most > most_before else 0
     return replace(verdict, seconds=time.perf_counter() - start, peak=peak, shapes=call.shapes())
+
+
+def _compile_as_then(situation: Situation, candidates: list[Technique], everything: Passes, then: Any) -> None:
+    """Kernels may depend on the shapes that they were compiled for first."""
+    if not any(technique.is_compiled for technique in candidates):
+        return
+    with _installed(candidates, situation):
+        try:
+            replace(everything, call=everything.call.in_shapes(then)).gradients()
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            # What is in a batch may point into its own shape: positions of a shorter text, edges of another graph.
+            logger.warning(
+                "The run goes on with kernels compiled for other shapes than at its beginning, because no batch of "
+                "those shapes can be made of this one (%s): results may differ in their last bits.",
+                _first_line(error),
+            )
+            everything.gradients()
 
 
 def _most_bytes(device: torch.device) -> int:
@@ -126,7 +147,9 @@ class _Plain:
             try:
                 with nothing_dropped(everything.network):
                     exact = piece.wide_gradients(wider_than(_format(setup, everything.network)))
-                    return cls(piece, exact, errors(piece.gradients(), exact))
+                    return cls(piece, exact, errors(piece.gradients(is_watched=True), exact))
+            except WritesWeights as error:
+                return cls(everything, {}, {}, str(error))
             except Exception as error:
                 if not is_out_of_memory(error):
                     return cls(everything, {}, {}, f"the plain way cannot be computed again: {_first_line(error)}")

@@ -72,6 +72,7 @@ class CompiledBlocks:
     changes_bits = True
     is_visible = False
     is_proven = True
+    is_compiled = True
 
     def __init__(self, backend: str = "inductor") -> None:
         self._backend = backend

@@ -12,6 +12,7 @@ class ClipInUpdate:
     is_visible = True
     #: The same product in another place; there is no forward pass to compare.
     is_proven = False
+    is_compiled = False
 
     def why_not(self, situation: Situation) -> str | None:
         if situation.engine.max_grad_norm <= 0:

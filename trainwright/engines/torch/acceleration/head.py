@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as every_module
 
 from trainwright.engines.torch.acceleration.logits import Logits, OutputLayer, output_layer
 from trainwright.engines.torch.acceleration.technique import Situation, Undo
@@ -20,6 +21,7 @@ class NoLogits:
     changes_bits = True
     is_visible = True
     is_proven = True
+    is_compiled = False
 
     def why_not(self, situation: Situation) -> str | None:
         head = output_layer(situation.network)
@@ -36,6 +38,8 @@ class NoLogits:
                 return f"{name}=True does it another way"
         if _has_hooks(head):
             return "somebody's hook listens to the output layer"
+        if head._compiled_call_impl is not None:
+            return "the output layer is compiled already"
         return None
 
     def install(self, situation: Situation) -> Undo:
@@ -64,5 +68,9 @@ def _call(head: nn.Linear, *args: Any, **kwargs: Any) -> Tensor:
 
 def _has_hooks(module: nn.Module) -> bool:
     return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or every_module._has_any_global_hook()
     )

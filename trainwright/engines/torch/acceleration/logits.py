@@ -8,6 +8,7 @@ gradients flow back through it as through any tensor.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -36,6 +37,10 @@ class Logits(Tensor):
     made: Tensor | None
     #: How many tensors are views of the same numbers; one list for all of them.
     views: list[int]
+    #: Somebody wants to hear of their gradient.
+    is_watched: bool
+    #: How often states, weight and bias had been changed in place when these logits were put out.
+    versions: tuple[int, ...]
 
     @staticmethod
     def __new__(cls, states: Tensor, layer: OutputLayer, dtype: torch.dtype) -> Logits:
@@ -47,13 +52,21 @@ class Logits(Tensor):
     def of(cls, states: Tensor, layer: OutputLayer, dtype: torch.dtype | None = None) -> Logits:
         """Logits of hidden ``states``, read as ``dtype``; differentiable in the states and in the layer."""
         logits: Logits = _NotMade.apply(states, layer.weight, layer.bias, layer.dtype, dtype or layer.dtype)
-        logits.states, logits.layer, logits.made, logits.views = states, layer, None, [1]
+        logits._begin(states, layer)
+        _held[id(logits)] = logits
         return logits
+
+    def _begin(self, states: Tensor, layer: OutputLayer) -> None:
+        self.states, self.layer, self.made, self.views, self.is_watched = states, layer, None, [1], False
+        self.versions = _versions(states, layer)
 
     def view_of(self, states: Tensor) -> Logits:
         """Logits of some of the same states, in another shape perhaps."""
-        found = Logits.of(states, self.layer, self.dtype)
-        found.views = self.views
+        return self.as_view(Logits.of(states, self.layer, self.dtype))
+
+    def as_view(self, found: Logits) -> Logits:
+        """``found``, made of the same states."""
+        found.views, found.versions = self.views, self.versions
         self.views[0] += 1
         return found
 
@@ -65,11 +78,28 @@ class Logits(Tensor):
     def numbers(self) -> Tensor:
         """The logits themselves, without a graph."""
         if self.made is None:
+            self.refuse_if_too_late()
             with torch.no_grad(), torch.autocast(self.states.device.type, enabled=False):
                 weight, bias, dtype = self.layer
                 bias = None if bias is None else bias.detach().to(dtype)
                 self.made = F.linear(self.states.detach().to(dtype), weight.detach().to(dtype), bias).to(self.dtype)
         return self.made
+
+    def refuse_if_too_late(self) -> None:
+        if _versions(self.states, self.layer) != self.versions:
+            raise RuntimeError(
+                "These logits were not computed when their layer was called, and its weights have changed since. "
+                'Look at them before the optimizer steps, or leave out this acceleration: acceleration="off".'
+            )
+
+    def refuse_change(self, func: Any) -> None:
+        """A view that was taken before would not see it."""
+        if self.views[0] > 1:
+            raise RuntimeError(
+                f"{getattr(func, '__name__', func)} changes logits in place of which there are views. Write "
+                "`logits = logits / 2`, say, instead of `logits /= 2`, or leave out this acceleration: "
+                'acceleration="off".'
+            )
 
     def plain(self) -> Tensor:
         """The logits as an ordinary tensor; if they require a gradient, in a graph of its own."""
@@ -82,12 +112,17 @@ class Logits(Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         still = _STILL_NOT_MADE.get(func)
-        if still is not None and args and isinstance(args[0], Logits) and not args[0].is_made:
+        first = args[0] if args and isinstance(args[0], Logits) else None
+        if first is not None and func in _WATCHING:
+            first.is_watched = True
+        if first is not None and func is Tensor.__setitem__:
+            first.refuse_change(func)
+        if still is not None and first is not None and not first.is_made and not first.is_watched:
             answer = still(*args, **kwargs)
             if answer is not None:
                 return answer
-        if func in _NOT_OF_A_SUBCLASS and isinstance(args[0], Logits):
-            args = (args[0].plain(), *args[1:])
+        if func in _NOT_OF_A_SUBCLASS and first is not None:
+            args = (first.plain(), *args[1:])
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
 
@@ -96,14 +131,25 @@ class Logits(Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Autograd is above this: its graph has the operation already, only the numbers are wanted."""
-        if func._schema.is_mutable and isinstance(args[0], Logits) and args[0].views[0] > 1:
-            # A view that was taken before would not see the change.
-            raise RuntimeError(
-                f"{func} changes logits in place of which there are views. Write `logits = logits / 2`, say, instead "
-                'of `logits /= 2`, or leave out this acceleration: acceleration="off".'
-            )
+        if func._schema.is_mutable and isinstance(args[0], Logits):
+            args[0].refuse_change(func)
         args, kwargs = torch.utils._pytree.tree_map_only(Logits, Logits.numbers, (args, kwargs or {}))
         return func(*args, **kwargs)
+
+
+#: Logits that somebody has, by identity: most are gone when their loss is known.
+_held: weakref.WeakValueDictionary[int, Logits] = weakref.WeakValueDictionary()
+
+
+def make_what_is_held() -> None:
+    """Make the logits that somebody keeps for later, as long as they can be made."""
+    for logits in list(_held.values()):
+        if not logits.is_made and _versions(logits.states, logits.layer) == logits.versions:
+            logits.numbers()
+
+
+def _versions(states: Tensor, layer: OutputLayer) -> tuple[int, ...]:
+    return states._version, layer.weight._version, 0 if layer.bias is None else layer.bias._version
 
 
 class _NotMade(torch.autograd.Function):
@@ -116,9 +162,8 @@ class _NotMade(torch.autograd.Function):
         ctx.save_for_backward(states, weight)
         ctx.computed_in, ctx.bias_dtype = computed_in, None if bias is None else bias.dtype
         logits = Logits(states, OutputLayer(weight, bias, computed_in), dtype)
-        # Its owner sets them again, with the graph: an operation below autograd may come first.
-        logits.states, logits.layer, logits.made = states, OutputLayer(weight, bias, computed_in), None
-        logits.views = [1]
+        # Its owner begins again, with the graph: an operation below autograd may come first.
+        logits._begin(states, OutputLayer(weight, bias, computed_in))
         return logits
 
     @staticmethod
@@ -143,7 +188,11 @@ class _NotMade(torch.autograd.Function):
 def _as_dtype(logits: Logits, dtype: torch.dtype) -> Logits | None:
     if not dtype.is_floating_point:
         return None
-    return logits if dtype == logits.dtype else Logits.of(logits.states, logits.layer, dtype)
+    if dtype == logits.dtype:
+        return logits
+    found = Logits.of(logits.states, logits.layer, dtype)
+    found.versions = logits.versions
+    return found
 
 
 def _float(logits: Logits) -> Logits | None:
@@ -169,10 +218,7 @@ def _same(logits: Logits, **kwargs: Any) -> Logits | None:
 def _detached(logits: Logits) -> Logits:
     weight, bias, dtype = logits.layer
     layer = OutputLayer(weight.detach(), None if bias is None else bias.detach(), dtype)
-    found = Logits.of(logits.states.detach(), layer, logits.dtype)
-    found.views = logits.views
-    logits.views[0] += 1
-    return found
+    return logits.as_view(Logits.of(logits.states.detach(), layer, logits.dtype))
 
 
 def _reshaped(logits: Logits, *shape: Any, **kwargs: Any) -> Logits | None:
@@ -219,11 +265,18 @@ def _cross_entropy(
     fits = logits.ndim == 2 and target.ndim == 1 and not target.is_floating_point()
     if not plain or not fits or reduction not in ("mean", "sum"):
         return None
+    logits.refuse_if_too_late()
     total, count = linear_cross_entropy(logits.states, *logits.layer, target, ignore_index)
+    if total.requires_grad:
+        # The weights change next: who still has logits then may look at them later.
+        total.register_hook(lambda gradient: make_what_is_held())
     loss = total if reduction == "sum" else total / count
     # Autocast takes losses in single precision.
     return loss if torch.is_autocast_enabled(logits.device.type) else loss.to(logits.dtype)
 
+
+#: From then on the logits have to be in the graph.
+_WATCHING = frozenset((Tensor.register_hook, Tensor.retain_grad, Tensor.register_post_accumulate_grad_hook))
 
 _STILL_NOT_MADE: dict[Any, Callable[..., Any]] = {
     F.cross_entropy: _cross_entropy,

@@ -19,10 +19,14 @@ from torch.utils.checkpoint import checkpoint
 
 from trainwright.engines.torch.acceleration.blocks import repeated_blocks
 from trainwright.engines.torch.acceleration.call import Call
+from trainwright.engines.torch.acceleration.undisturbed import WeightsUnwritten, undisturbed
 from trainwright.engines.torch.targets import is_mapping
 
 #: How many times the plain way's error the fast way's may be.
 BOUND = 2.0
+
+#: Roundings of the wide format that an error may always have: a float64 training is compared with itself.
+ROUNDINGS = 8
 
 #: Attributes of modules that say how often something is dropped: transformers hands them to functions.
 _DROPPING = ("dropout", "drop_prob", "drop_rate", "p_drop", "layerdrop", "drop_path")
@@ -54,12 +58,17 @@ class Passes:
     call: Call
     autocast: Callable[[], contextlib.AbstractContextManager[Any]]
 
-    def gradients(self, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
-        """Of the loss by each parameter that is trained, and the loss itself, in the training's formats."""
+    def gradients(self, dtype: torch.dtype | None = None, *, is_watched: bool = False) -> dict[str, Tensor]:
+        """Of the loss by each parameter that is trained, and the loss itself, in the training's formats.
+
+        Args:
+            is_watched: Raise :class:`WritesWeights` where the forward would change a weight. In the plain way only.
+        """
         call = self.call.copied(dtype)
         with undisturbed(self.network), self._kept_small(dtype):
-            with self.autocast():
-                loss = scalar_of(self.network(*call.args, **call.kwargs))
+            with self.autocast(), WeightsUnwritten(self.network) if is_watched else contextlib.nullcontext():
+                # Not through the network's own hooks: they would hear of calls that no training makes.
+                loss = scalar_of(self.network.forward(*call.args, **call.kwargs))
             return _gradients(loss, dict(trained(self.network)))
 
     def wide_gradients(self, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -68,7 +77,7 @@ class Passes:
         autocast = torch.autocast(device, enabled=False)
         frozen = [one for block in self._plain_blocks() for one in block.parameters() if not one.requires_grad]
         with in_format(self.network, dtype, later=frozen), exact_products():
-            return replace(self, autocast=lambda: autocast).gradients(dtype)
+            return replace(self, autocast=lambda: autocast).gradients(dtype, is_watched=True)
 
     @contextlib.contextmanager
     def _kept_small(self, dtype: torch.dtype | None) -> Iterator[None]:
@@ -112,12 +121,14 @@ def errors(found: dict[str, Tensor], wide: dict[str, Tensor]) -> dict[str, Tenso
 def worst(fast: dict[str, Tensor], plain: dict[str, Tensor]) -> Comparison:
     """The parameter whose error grew most.
 
-    One whose plain error is small by chance, because it has few numbers say, is measured by what is usual here.
+    One whose plain error is small by chance, because it has few numbers say, is measured by what is usual here; and
+    what is known in no wider format, by that format's own rounding.
     """
     # One wait for all of them.
     fast_values, plain_values = torch.stack([*fast.values(), *plain.values()]).view(2, -1).tolist()
     # Gradients that are zero in either way, as half of a new adapter's are, say nothing of what is usual.
     usual = statistics.median([error for error in plain_values if error > 0] or [0.0])
+    usual = max(usual, ROUNDINGS * torch.finfo(next(iter(plain.values())).dtype).eps)
     found = (
         Comparison(name, error, max(allowed, usual))
         for name, error, allowed in zip(plain, fast_values, plain_values, strict=True)
@@ -155,26 +166,6 @@ def _rates_of_dropout(network: nn.Module) -> list[tuple[nn.Module, str, float]]:
         for name, value in vars(module).items()
         if isinstance(value, float) and value > 0 and _drops(module, name)
     ]
-
-
-@contextlib.contextmanager
-def undisturbed(network: nn.Module) -> Iterator[None]:
-    """What a pass draws, or writes into buffers (BatchNorm's statistics, say), is undone; a replaced buffer is back."""
-    before = [
-        (module, name, tensor, tensor.detach().clone())
-        for module in network.modules()
-        for name, tensor in module._buffers.items()
-        if tensor is not None
-    ]
-    devices = sorted({parameter.device.index or 0 for parameter in network.parameters() if parameter.is_cuda})
-    with torch.random.fork_rng(devices=devices):
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for module, name, tensor, copy in before:
-                    tensor.copy_(copy)
-                    module._buffers[name] = tensor
 
 
 @contextlib.contextmanager

@@ -54,6 +54,8 @@ class Technique(Protocol):
     is_visible: bool
     #: Whether it is compared with the plain way before the first step.
     is_proven: bool
+    #: Whether its kernels are made for the shapes that it is first called with.
+    is_compiled: bool
 
     def why_not(self, situation: Situation) -> str | None:
         """Why it does not go with this training, or None."""
