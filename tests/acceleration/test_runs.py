@@ -274,5 +274,11 @@ def test_an_unknown_word_is_refused(wanted: Any, tmp_path: Path) -> None:
         TrainingArguments(str(tmp_path), acceleration=wanted)
 
 
+@pytest.mark.parametrize("wanted", [1, True, False, 0.5])
+def test_what_is_no_word_is_refused(wanted: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"acceleration=.* must be one of \['auto', 'off', 'max'\], or a list of"):
+        TrainingArguments(str(tmp_path), acceleration=wanted)
+
+
 def test_a_command_line_gives_names_with_commas(tmp_path: Path) -> None:
     assert TrainingArguments(str(tmp_path), acceleration="logits, clip").acceleration == ["logits", "clip"]

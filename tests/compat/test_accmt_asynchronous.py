@@ -246,6 +246,7 @@ def test_a_killed_launcher_leaves_no_process_behind(tmp_path: Path, alone: Path)
 @pytest.mark.full
 def test_several_processes_in_each_group(tmp_path: Path) -> None:
     code, said = ended(alaunch(tmp_path / "run", options=("-N", "2", "-e", "0,1")))
+    assert "could not be saved" not in said
     assert code == 0, said
     assert [step for step, _ in evaluations(tmp_path / "run")] == sorted([0, 2, 4, 6, 8, 10, 12] * 2)
     counts = {value for _, values in evaluations(tmp_path / "run") for name, value in values.items() if "count" in name}

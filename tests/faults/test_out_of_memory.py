@@ -64,6 +64,31 @@ class Heard(TrainerCallback):
         self.events.append("end")
 
 
+class Popping(Trainer):
+    """Takes the labels out of the batch, as many a script does."""
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        labels = inputs.pop("labels")
+        outputs = model(**inputs)
+        loss = F.cross_entropy(outputs["logits"], labels)
+        return (loss, outputs) if return_outputs else loss
+
+
+@pytest.mark.parametrize("micro_batch", ["auto", 2])
+def test_a_loss_may_take_its_labels_out_of_the_batch(micro_batch: Any, make_args: Make) -> None:
+    args = make_args(max_steps=3, per_device_train_batch_size=8, micro_batch=micro_batch, learning_rate=0.01)
+    found = []
+    for fails in (lambda call, rows: False, lambda call, rows: call == 2 and rows > 4):
+        torch.manual_seed(0)
+        trainer = Popping(Failing(fails), args, train_dataset=classification_rows(24))
+        assert trainer.train().global_step == 3
+        found.append({name: one.clone() for name, one in trainer.model.state_dict().items() if "weight" in name})
+    for name, one in found[0].items():
+        torch.testing.assert_close(found[1][name], one, rtol=1e-5, atol=1e-7)
+
+
 ROWS = 44
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from trainwright.config.accelerations import ACCELERATION_WORDS
+from trainwright.config.accelerations import ACCELERATION_WORDS, ACCELERATIONS
 from trainwright.config.accelerator_options import AcceleratorOptions
 from trainwright.config.enums import (
     DebugOption,
@@ -214,8 +214,12 @@ def _debug_options(value: Any) -> list[DebugOption]:
         raise ValueError(f"debug: {error}") from None
 
 
-def _accelerations(value: str) -> str | list[str]:
+def _accelerations(value: object) -> str | list[str]:
     """One word for all, or names with commas between them, as a command line has them."""
+    if not isinstance(value, str):
+        raise ValueError(
+            f"acceleration={value!r} must be one of {list(ACCELERATION_WORDS)}, or a list of {list(ACCELERATIONS)}."
+        )
     names = [name.strip() for name in value.split(",") if name.strip()]
     return value if value in ACCELERATION_WORDS or not names else names
 
@@ -237,7 +241,7 @@ def _own_words(args: AllFields) -> None:
     if args.dataloader_num_workers != "auto":
         args.dataloader_num_workers = _workers(args.dataloader_num_workers)
     if is_ours(args, "acceleration") and not isinstance(args.acceleration, list):
-        args.acceleration = _accelerations(args.acceleration or "auto")
+        args.acceleration = _accelerations("auto" if args.acceleration is None else args.acceleration)
     if args.max_grad_norm is None:
         args.max_grad_norm = 0.0  # an explicit None means off
     if args.eval_delay is None:

@@ -7,6 +7,8 @@ Whoever trains sees no difference but the time it takes: the same samples, the s
 from __future__ import annotations
 
 import math
+from collections.abc import MutableMapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +26,16 @@ def finer(rows: int, parts: int) -> int | None:
     doubled = min(2 * parts, rows)
     equal = (count for count in range(parts + 1, doubled + 1) if rows % count == 0)
     return next(equal, doubled)
+
+
+def to_give_away(batch: Any) -> Any:
+    """``batch`` for whoever may change it: a loss takes its labels out, and a step that is done again needs them.
+
+    >>> batch = {"labels": 1}
+    >>> to_give_away(batch).pop("labels"), batch
+    (1, {'labels': 1})
+    """
+    return copy(batch) if isinstance(batch, (MutableMapping, list)) else batch
 
 
 @dataclass

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainwright.config.intervals import log_is_likely
 from trainwright.core.engine import Portion, Step
+from trainwright.core.microbatching import to_give_away
 from trainwright.core.run import Phase, Run
 
 
@@ -99,7 +100,7 @@ def accumulate_in_pieces(run: Run, batches: list[Any]) -> Any:
 def pieces_of(run: Run, batch: object) -> list[Any]:
     """``batch``, cut as finely as it has to be at present."""
     parts = run.micro.parts_for(run.setup.engine.rows(batch))
-    return [batch] if parts == 1 else run.actions.cut(run, batch, parts)
+    return [to_give_away(batch)] if parts == 1 else run.actions.cut(run, batch, parts)
 
 
 def portions(run: Run, pieces: list[Any], progress: Progress | None = None) -> list[Portion]:

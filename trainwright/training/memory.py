@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.core.engine import Portion
-from trainwright.core.microbatching import MicroBatching
+from trainwright.core.microbatching import MicroBatching, to_give_away
 from trainwright.data.lengths import sample_lengths
 from trainwright.data.position import starts_by_index
 from trainwright.data.seeding import MapFetch
@@ -156,7 +156,7 @@ def error_of_pieces(run: TrainingRun, pieces: list[Any]) -> Exception | None:
             targets = setup.engine.count_targets(piece)
             # Where processes run in step anyway, the last one sums, and no gradient stays behind.
             sync = setup.engine.runs_in_step and piece is pieces[-1]
-            setup.engine.forward_backward(piece, Portion(targets, 1.0, targets, 1), sync=sync)
+            setup.engine.forward_backward(to_give_away(piece), Portion(targets, 1.0, targets, 1), sync=sync)
     except Exception as error:
         if not is_out_of_memory(error):
             raise

@@ -43,6 +43,9 @@ def wait_for_training(queue: EvaluationQueue, group: Group) -> RunNotes:
 def follow(tools: Measuring, queue: EvaluationQueue, group: Group, notes: RunNotes) -> TrainOutput:
     """Evaluate until the training is over; ``TrainingHasEnded`` where it failed, after what waits has been done."""
     native, count, last = tools.native, 0, -1
+    # As a training would have told it: one process alone writes what is found.
+    native.state.is_world_process_zero = native.is_world_process_zero()
+    native.state.is_local_process_zero = native.is_local_process_zero()
     # A second fit() of the script waits for the next training.
     _followed(group, notes).touch()
     for listener in (tools.keeper, *tools.kept):
