@@ -13,6 +13,7 @@ import torch
 
 from trainwright.engines.torch.targets import base_model
 from trainwright.proving.copies import copied, nothing_said, random_numbers_put_back
+from trainwright.proving.duplicates import shared_tensors
 from trainwright.proving.material import material_of
 from trainwright.proving.processes import process_rows
 from trainwright.proving.record import compare
@@ -32,6 +33,7 @@ def prove(source: Setup, budget: float, seed: int | None = None) -> Proof:
     _refuse(source, budget)
     # Not from the generators that the training draws from.
     chosen = random.SystemRandom().randrange(2**31) if seed is None else seed
+    shared = shared_tensors(source.train_dataset)
     with (
         tempfile.TemporaryDirectory(prefix="trainwright-prove-") as folder,
         random_numbers_put_back(),
@@ -40,6 +42,11 @@ def prove(source: Setup, budget: float, seed: int | None = None) -> Proof:
     ):
         stage, notes = _stage(source, Path(folder))
         rows = _tried(stage, chosen, start + budget)
+    if any(tensor._version != version for tensor, version in shared):
+        notes.append(
+            "train_dataset writes into its own tensors, and copies share large ones: they are not what they were "
+            "before. Give it a __deepcopy__ that copies them, too."
+        )
     args = source.args
     listeners = [type(one).__name__ for one in source.callbacks.callbacks if _is_left_out(one)]
     if listeners:
@@ -76,7 +83,15 @@ def _refuse(source: Setup, budget: float) -> None:
 
 def _stage(source: Setup, folder: Path) -> tuple[Stage, list[str]]:
     """Where copies train: in the widest format in which a plain training runs."""
-    material = material_of(copied(source, {}, str(folder / "material")))
+    try:
+        material = material_of(copied(source, {}, str(folder / "material")))
+    except ValueError as error:
+        if "read-only" not in str(error):
+            raise
+        raise ValueError(
+            f"train_dataset writes into an array ({error}), and copies share large ones: let it write into a copy of "
+            "what it reads, or give it a __deepcopy__ that copies them, too."
+        ) from error
     notes = [material.note + "."] if material.note else []
     if source.args.device.type == "cpu":
         stage = Stage(source, material, folder, torch.float64)
