@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from tests.models import Bare, Plain, classification_rows, tiny_llama, token_rows
+from tests.proving.faulty import Tagger
 from trainwright import Module, Trainer, TrainerCallback
 from trainwright.proving.result import Proof
 
@@ -68,6 +69,19 @@ class Network(Module):
         loss = nn.functional.cross_entropy(self.model(batch["x"]), batch["labels"])
         self.log("seen", loss)
         return loss
+
+
+class OfTenTokens(Tagger):
+    """Adds something to each token that has a row of its own for it."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, extra: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        logits = self.tags(self.words(input_ids) + extra[..., None])
+        return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
+
+
+class AsksItsData(Trainer):
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().compute_loss(model, inputs, *args, **kwargs) * self.train_dataset.scale
 
 
 class Stream(IterableDataset[Any]):
@@ -194,6 +208,21 @@ def test_modules_streams_and_own_loaders_are_proven_too(source: str, make_args: 
     passed = {name.partition(" after")[0] for name, outcome in outcomes(proof).items() if outcome == "pass"}
     assert passed >= {"micro_batch=1", "2 batches accumulated", "resume", "2 processes (ddp)"}, str(proof)
     assert bool(proof.notes) == (source == "stream")
+
+
+def test_a_model_that_takes_no_padded_batch_does_not_fail(make_args: Callable[..., Any]) -> None:
+    rows = [row | {"extra": torch.ones(len(row["input_ids"]))} for row in token_rows(8, longest=6)]
+    proof = Trainer(OfTenTokens(), make_args(), train_dataset=rows).prove(BUDGET)
+    assert proof["8 more"].outcome == "not tried"
+    assert "a batch that prove padded is refused: RuntimeError" in (proof["8 more"].why or "")
+    assert proof.holds, str(proof)
+
+
+def test_a_loss_may_ask_the_dataset_where_it_is_cut_short(make_args: Callable[..., Any]) -> None:
+    data: Any = Counting(classification_rows(64))
+    data.scale = 2.0
+    proof = AsksItsData(Plain(), make_args(), train_dataset=data).prove(BUDGET)
+    assert proof["resume after"].outcome == "pass", str(proof)
 
 
 def test_a_proof_is_json(make_args: Callable[..., Any]) -> None:
