@@ -129,6 +129,21 @@ def test_writes_into_shared_tensors_are_told(make_args: Callable[..., Any], tmp_
         Trainer(Plain(), make_args(), train_dataset=WritesArrays(tmp_path)).prove(0.01)
 
 
+def test_a_loss_that_writes_into_shared_data_does_not_fail(make_args: Callable[..., Any], tmp_path: Path) -> None:
+    class WritesLater(Averages):
+        def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+            if self.args.gradient_accumulation_steps == 2:
+                self.train_dataset.array[0] = 1
+            return super().compute_loss(*args, **kwargs)
+
+    trainer = WritesLater(Plain(), make_args(), train_dataset=Remembers(tmp_path))
+    trainer.average = torch.zeros(())
+    row = trainer.prove(600)["2 batches accumulated"]
+    assert row.outcome == "not tried"
+    assert "it writes into an array of the data" in (row.why or "")
+    assert trainer.train_dataset.array[0] == 0
+
+
 def test_references_lead_to_the_same_copy_also_in_a_circle() -> None:
     class Node:
         def __init__(self) -> None:

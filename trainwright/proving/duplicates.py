@@ -186,7 +186,7 @@ def share_data(dataset: Any, memo: Memo) -> None:
             memo[id(one)] = _without_its_own(one)
     if isinstance(dataset, torch.utils.data.DataLoader):
         # Of a training that has been: it belongs to that one's processes.
-        memo[id(dataset._iterator)] = None
+        memo[id(vars(dataset).get("_iterator"))] = None
 
 
 def _without_its_own(value: Any) -> Any:
@@ -218,6 +218,11 @@ def _large_parts(value: Any, depth: int = 0, seen: set[int] | None = None) -> It
         yield value
     for part in parts:
         yield from _large_parts(part, depth + 1, seen)
+
+
+def wrote_what_is_shared(error: Exception) -> bool:
+    """Whether a copy tried to write into an array that it shares; numpy has no class of error for it."""
+    return isinstance(error, ValueError) and "read-only" in str(error)
 
 
 def shared_tensors(dataset: Any) -> list[tuple[Tensor, int]]:

@@ -16,7 +16,7 @@ import torch
 from trainwright.data.loader import has_length
 from trainwright.engines.torch.targets import base_model
 from trainwright.proving.copies import copied, nothing_said, random_numbers_put_back
-from trainwright.proving.duplicates import shared_tensors
+from trainwright.proving.duplicates import shared_tensors, wrote_what_is_shared
 from trainwright.proving.material import material_of
 from trainwright.proving.processes import process_rows
 from trainwright.proving.record import compare
@@ -94,7 +94,7 @@ def _stage(source: Setup, folder: Path) -> tuple[Stage, list[str]]:
     try:
         material = material_of(copied(source, {}, str(folder / "material")))
     except ValueError as error:
-        if "read-only" not in str(error):
+        if not wrote_what_is_shared(error):
             raise
         raise ValueError(
             f"train_dataset writes into an array ({error}), and copies share large ones: let it write into a copy of "
@@ -174,6 +174,8 @@ def _try(attempt: Attempt, stage: Stage, end: float) -> Row:
     except Exception as error:
         if is_refusal(error):
             return not_tried(attempt.name, first_line(error))
+        if wrote_what_is_shared(error):
+            return not_tried(attempt.name, f"it writes into an array of the data, which copies share ({error})")
         return Row(attempt.name, "fail", f"it raises {first_line(error)}")
 
 
