@@ -74,3 +74,10 @@ def test_what_is_refused_is_exit_code_2() -> None:
     assert done.exit_code == 2
     assert "--trust" in done.output
     assert call("prove", "e.yaml", "--budget", "-1").exit_code == 2
+
+
+def test_where_nothing_was_tried_the_exit_code_is_2() -> None:
+    done = call("prove", "e.yaml", "--trust", "--budget", "0.001", "--json")
+    assert done.exit_code == 2
+    assert json.loads(done.stdout)["holds"] is False
+    assert "Nothing is proven" in done.stderr

@@ -45,6 +45,17 @@ class AttendsPadding(Tagger):
         return x + self.attention(x, x, x)[0]
 
 
+class Shifting(Tagger):
+    """Predicts the next token, with a mean of its own."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        logits = self.tags(self.mixed(self.words(input_ids), attention_mask))
+        if labels is None:
+            return {"logits": logits}
+        loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        return {"loss": loss, "logits": logits}
+
+
 class DividesBySamples(Trainer):
     """The sum over all targets, divided by the number of samples."""
 
@@ -61,6 +72,22 @@ class DividesByAccumulation(Trainer):
 
     def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         return super().compute_loss(model, inputs, *args, **kwargs) / self.args.gradient_accumulation_steps
+
+
+class Weighted(Trainer):
+    """Classes have weights, and targets are counted by them, as docs/coming-from-hugging-face.md says."""
+
+    weights = torch.tensor([0.1, 0.7, 1.3])
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        outputs = model(**inputs)
+        loss = F.cross_entropy(outputs["logits"], inputs["labels"], weight=self.weights.to(outputs["logits"]))
+        return (loss, outputs) if return_outputs else loss
+
+    def count_targets(self, inputs: Any) -> Any:
+        return self.weights[inputs["labels"]].sum()
 
 
 class DividesByProcesses(Trainer):

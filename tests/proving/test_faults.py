@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from tests.models import Plain, classification_rows
+from tests.models import Plain, classification_rows, token_rows
 from tests.proving.faulty import (
     CUT,
     FAULTS,
@@ -20,8 +20,11 @@ from tests.proving.faulty import (
     Mixing,
     Noisy,
     OwnLoaderTrainer,
+    Shifting,
+    Weighted,
 )
 from trainwright import Trainer
+from trainwright.proving import prove
 
 #: Enough on a busy machine, too.
 BUDGET = 600.0
@@ -70,6 +73,32 @@ def test_batchnorm_is_a_layer_in_which_samples_meet(make_args: Callable[..., Any
     assert "between (BatchNorm1d): it takes its statistics from the samples that run together" in said
     # torch itself refuses single samples.
     assert "Expected more than 1 value per channel" in (proof["micro_batch=1"].why or "")
+
+
+def test_a_mean_over_shifted_targets_is_named_and_mended_as_it_says(
+    make_args: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prove, "process_rows", lambda *args, **kwargs: [])
+    args = make_args(per_device_train_batch_size=6)
+    proof = Trainer(Shifting(), args, train_dataset=token_rows()).prove(BUDGET)
+    assert {row.name for row in proof.failures} == {name for name in CUT if "processes" not in name}
+    for row in proof.failures:
+        assert "mean over shifted targets" in (row.why or ""), row
+    monkeypatch.setattr(Shifting, "shifts_labels", True, raising=False)
+    assert Trainer(Shifting(), args, train_dataset=token_rows()).prove(BUDGET).holds
+
+
+def test_targets_may_be_counted_by_a_sum_in_float32(
+    make_args: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prove, "process_rows", lambda *args, **kwargs: [])
+    proof = Weighted(Plain(), make_args(per_device_train_batch_size=6), train_dataset=classification_rows()).prove(
+        BUDGET
+    )
+    assert proof.holds, str(proof)
+    bounds = proof["the batch in 2 pieces"].bounds
+    assert bounds is not None
+    assert bounds.gradient == 1e-6
 
 
 @pytest.mark.slow

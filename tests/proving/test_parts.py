@@ -75,6 +75,10 @@ def test_padding_goes_where_there_is_padding_already(make_args: Callable[..., An
     assert more["input_ids"].tolist() == [[6, 5, 0, 0, 0, 0], [6, 5, 4, 3, 0, 0]]
     assert more["position_ids"].tolist() == [[0, 1, 2, 3, 4, 5]] * 2
     assert "no attention_mask" in (why_not_padded(setup, {"input_ids": ids}) or "")
+    # As long as the sequences by chance.
+    others = {"labels": torch.ones(2, 4), "features": torch.ones(2, 4), "pairs": torch.ones(2, 4, 4)}
+    more = padded(setup, turned | others, 2)
+    assert all(more[name] is value for name, value in others.items())
     full = {name: value.repeat(1, 8) for name, value in batch.items()}
     assert "as long as the model takes them" in (why_not_padded(setup, full) or "")
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from tests.models import Bare, Plain, classification_rows, tiny_llama, token_rows
+from tests.proving.faulty import Tagger
 from trainwright import Module, Trainer, TrainerCallback
 from trainwright.proving.result import Proof
 
@@ -68,6 +69,19 @@ class Network(Module):
         loss = nn.functional.cross_entropy(self.model(batch["x"]), batch["labels"])
         self.log("seen", loss)
         return loss
+
+
+class OfTenTokens(Tagger):
+    """Adds something to each token that has a row of its own for it."""
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Any = None, extra: Any = None) -> Any:
+        logits = self.tags(self.words(input_ids) + extra[..., None])
+        return {"loss": nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()), "logits": logits}
+
+
+class AsksItsData(Trainer):
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().compute_loss(model, inputs, *args, **kwargs) * self.train_dataset.scale
 
 
 class Stream(IterableDataset[Any]):
@@ -178,8 +192,39 @@ def test_what_does_not_fit_the_budget_is_not_tried(make_args: Callable[..., Any]
     assert all(row.why is not None for row in proof.rows)
     assert proof["the batch"].why == "the budget was used up"
     assert proof.seconds < 5
-    with pytest.raises(ValueError, match="must be a number of seconds"):
-        trainer.prove(0)
+    assert not proof.holds
+    assert proof.as_dict()["holds"] is False
+    assert "Nothing is proven" in str(proof)
+
+
+def test_what_cannot_be_meant_is_refused(make_args: Callable[..., Any]) -> None:
+    trainer = Trainer(Plain(), make_args(), train_dataset=classification_rows())
+    for budget in (0, -1, float("nan"), None, "60", True):
+        with pytest.raises(ValueError, match=r"budget=.* must be a number of seconds"):
+            trainer.prove(budget)  # type: ignore[arg-type]
+    for seed in ("a", 1.5, True, -1):
+        with pytest.raises(ValueError, match=r"seed=.* must be a whole number"):
+            trainer.prove(1, seed=seed)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="train_dataset is empty"):
+        Trainer(Plain(), make_args(), train_dataset=[]).prove(1)
+
+
+def test_a_loss_that_is_no_number_is_called_so(make_args: Callable[..., Any]) -> None:
+    rows = [row | {"x": row["x"] * float("nan")} for row in classification_rows()]
+    with pytest.raises(ValueError, match="The loss of step 1 of a plain training is nan"):
+        Trainer(Plain(), make_args(), train_dataset=rows).prove(5)
+
+
+def test_what_a_callback_would_have_set_is_said(make_args: Callable[..., Any], tmp_path: Path) -> None:
+    class Scaled(Plain):
+        set_by_a_callback: Tensor
+
+        def logits(self, x: Tensor) -> Tensor:
+            return super().logits(x) * self.set_by_a_callback
+
+    trainer = Trainer(Scaled(), make_args(), train_dataset=classification_rows(), callbacks=[Writes(tmp_path)])
+    with pytest.raises(ValueError, match=r"no attribute 'set_by_a_callback'.*left out.*\(Writes\)"):
+        trainer.prove(5)
 
 
 @pytest.mark.slow
@@ -196,8 +241,23 @@ def test_modules_streams_and_own_loaders_are_proven_too(source: str, make_args: 
     assert bool(proof.notes) == (source == "stream")
 
 
+def test_a_model_that_takes_no_padded_batch_does_not_fail(make_args: Callable[..., Any]) -> None:
+    rows = [row | {"extra": torch.ones(len(row["input_ids"]))} for row in token_rows(8, longest=6)]
+    proof = Trainer(OfTenTokens(), make_args(), train_dataset=rows).prove(BUDGET)
+    assert proof["8 more"].outcome == "not tried"
+    assert "a batch that prove padded is refused: RuntimeError" in (proof["8 more"].why or "")
+    assert proof.holds, str(proof)
+
+
+def test_a_loss_may_ask_the_dataset_where_it_is_cut_short(make_args: Callable[..., Any]) -> None:
+    data: Any = Counting(classification_rows(64))
+    data.scale = 2.0
+    proof = AsksItsData(Plain(), make_args(), train_dataset=data).prove(BUDGET)
+    assert proof["resume after"].outcome == "pass", str(proof)
+
+
 def test_a_proof_is_json(make_args: Callable[..., Any]) -> None:
-    proof = Trainer(Plain(), make_args(), train_dataset=classification_rows()).prove(0.5, seed=7)
+    proof = Trainer(Plain(), make_args(), train_dataset=classification_rows()).prove(BUDGET, seed=7)
     found = json.loads(json.dumps(proof.as_dict(), allow_nan=False))
     assert found["holds"] is True
     assert found["seed"] == 7

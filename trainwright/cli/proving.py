@@ -27,7 +27,7 @@ def prove(
 
     Copies of the model are trained for a few steps on the first samples, in a temporary folder. Exit code 1 if
     something changes a loss, a gradient or a weight by more than rounding: the table names it, the parameter and the
-    usual cause.
+    usual cause; 2 if nothing was tried.
     """
     with outcome():
         from trainwright.config.loading import load_experiment
@@ -46,4 +46,9 @@ def prove(
         from trainwright.proving.table import show
 
         show(proof, Console())
+    if not proof.is_tried:
+        typer.echo(
+            "Nothing is proven: no row was tried in which something is changed. Give it a larger --budget.", err=True
+        )
+        raise typer.Exit(2)
     raise typer.Exit(0 if proof.holds else FAILED)

@@ -11,9 +11,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from trainwright.engines.torch.targets import IGNORED, find_labels, shifts_labels
 from trainwright.proving.copies import TrainerCopy
 from trainwright.proving.material import UPDATES
-from trainwright.proving.record import Record
+from trainwright.proving.record import Record, compare
 from trainwright.proving.stage import Stage, Way
 
 #: From which share on outputs of a layer differ by more than rounding.
@@ -68,7 +69,28 @@ def said_of_samples(stage: Stage, way: Way, passes: int) -> str:
     found = first_different_layer(stage, way, passes, joined)
     if found.layer is not None:
         return said_of_layer(found.name, found.layer)
+    if _agrees_with_shifted_labels(stage, way):
+        return SAID_OF_SHIFTED_LABELS
     return SAID_OF_LOSS if found.compared else SAID_OF_LOSS_OR_LAYER
+
+
+def _agrees_with_shifted_labels(stage: Stage, way: Way) -> bool:
+    """Whether nothing is wrong where the first label of each row is not counted."""
+    batches = [batch for update in stage.material.batches() for batch in update]
+    labels = [find_labels(batch) for batch in batches]
+    may_shift = all(isinstance(one, Tensor) and one.ndim == 2 and not one.is_floating_point() for one in labels)
+    if not may_shift or shifts_labels(stage.source.model):
+        return False
+    plain, found = (stage.train(replace(one, look=_counting_shifted)) for one in (Way(), way))
+    deviation, share = compare(found, plain), stage.allowed().share
+    # In several processes losses are exchanged in another format; gradients say enough.
+    return deviation.gradient is not None and deviation.gradient <= share
+
+
+@contextmanager
+def _counting_shifted(copy: TrainerCopy) -> Iterator[None]:
+    copy.trainer.count_targets = lambda batch: int((find_labels(batch)[:, 1:] != IGNORED).sum())
+    yield
 
 
 @dataclass(frozen=True)
@@ -156,7 +178,14 @@ def said_of_factor(factor: float, divisor: str) -> str:
 SAID_OF_LOSS = (
     "each layer puts out the same for each sample, so it is the loss: it divides by the number of samples, or of "
     "positions, and not by that of its targets (labels that are not -100), or it compares samples with each other. "
-    "Return the mean over the targets, or override count_targets to say what it is a mean over."
+    "Return the mean over the targets, or override count_targets to say what it is a mean over (where it "
+    "shifts labels, all but the first of each row)."
+)
+SAID_OF_SHIFTED_LABELS = (
+    "the loss is a mean over shifted targets (it compares position i with label i + 1), and the Trainer weighs "
+    "batches by all labels, the first of each row included. Say shifts_labels = True in the class of the model, or "
+    'override count_targets(inputs) in the Trainer: return (inputs["labels"][:, 1:] != -100).sum(). '
+    "With it this row passes."
 )
 SAID_OF_LOSS_OR_LAYER = (
     "either samples influence each other (BatchNorm, a mean over the batch), or the loss divides by the number of "

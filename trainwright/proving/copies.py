@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from trainwright.config.run_directory import run_directory
 from trainwright.core.callback import CallbackHandler
 from trainwright.engines.torch.memory import MemoryReport, release_memory
 from trainwright.engines.torch.randomness import random_state, set_random_state
+from trainwright.proving.duplicates import Memo, duplicate, share_data
 from trainwright.training.construction import choose_backend
 from trainwright.training.hooks import is_ours
 from trainwright.training.setup import Setup
@@ -31,13 +31,12 @@ from trainwright.training.start import adopt_model, handler_of
 _ITS_OWN = frozenset(
     """
     hooks args given_args model model_wrapped model_init module calling backend engine callbacks memory checkpointer
+    train_dataset eval_dataset
     writers answering state control run is_in_train evaluation portion search upload eval_loaders loaded_eval_sets
     """.split()  # noqa: SIM905
 )
-#: Bytes of an array, and entries of a container, from which on it is data, which no training changes.
-_DATA_BYTES, _DATA_ENTRIES = 2**16, 1000
-#: How far from an object something lies that is still looked at.
-_DEEPEST = 5
+#: What a training changes in any case.
+_ALWAYS_COPIED = ("optimizer", "lr_scheduler")
 
 #: A copy trains, and does nothing else: it neither evaluates nor shows nor uploads.
 QUIET: dict[str, Any] = {
@@ -115,14 +114,15 @@ def copied(source: Setup, settings: dict[str, Any], folder: str, dtype: torch.dt
     # As it is taken along to another process.
     setup: Setup = trainer.__getstate__()["_setup"]
     # Whatever refers to one of these in the original refers to its counterpart in the copy.
-    memo: dict[int, Any] = {
+    memo: Memo = {
         id(original): trainer,
         id(source): setup,
         id(source.given_args): args,
         id(source.callbacks): CallbackHandler(),
         id(source.processing_class): source.processing_class,
-        id(source.eval_dataset): source.eval_dataset,
     }
+    for dataset in (source.train_dataset, source.eval_dataset):
+        share_data(dataset, memo)
     try:
         model = copy.deepcopy(source.model, memo)
     except Exception as error:
@@ -131,14 +131,21 @@ def copied(source: Setup, settings: dict[str, Any], folder: str, dtype: torch.dt
             f"({type(error).__name__}: {error}): give it a __deepcopy__, or keep tensors with a history out of its "
             "attributes."
         ) from error
+    setup.train_dataset = duplicate(source.train_dataset, memo, may_share=False)
+    # Nobody evaluates: where it is not what is trained on, it is not touched.
+    setup.eval_dataset = memo.setdefault(id(source.eval_dataset), source.eval_dataset)
     for field in dataclasses.fields(Setup):
         if field.name not in _ITS_OWN:
-            setattr(setup, field.name, _copy(getattr(source, field.name), memo))
+            setattr(
+                setup,
+                field.name,
+                duplicate(getattr(source, field.name), memo, may_share=field.name not in _ALWAYS_COPIED),
+            )
     for name, value in original.__getstate__().items():
         if name not in ("_setup", "_run", "accelerator"):
-            vars(trainer)[name] = _copy(value, memo)
+            vars(trainer)[name] = duplicate(value, memo)
     setup.take_arguments(args)
-    setup.backend = choose_backend(setup.args, None if is_ours(source.backend) else _copy(source.backend, memo))
+    setup.backend = choose_backend(setup.args, None if is_ours(source.backend) else duplicate(source.backend, memo))
     setup.memory = MemoryReport(False)
     if setup.own_optimizer:
         setup.optimizer = None
@@ -162,38 +169,6 @@ def _arguments(source: Setup, settings: dict[str, Any]) -> Any:
         # They follow evaluations.
         changes |= {"lr_scheduler_type": "linear", "lr_scheduler_kwargs": None}
     return dataclasses.replace(given, **changes)
-
-
-def _copy(value: Any, memo: dict[int, Any]) -> Any:
-    """A copy with a state of its own; data, and what refuses to be copied, is shared."""
-    if isinstance(value, (list, tuple)) and len(value) > _DATA_ENTRIES:
-        return value
-    _share_data(value, memo, 0)
-    try:
-        return copy.deepcopy(value, memo)
-    except Exception:
-        # Objects may refuse to be copied in any way they like.
-        return value
-
-
-def _share_data(value: object, memo: dict[int, Any], depth: int) -> None:
-    """Note in ``memo`` what the copies of ``value`` have in common, and generators, which deepcopy does not know."""
-    if id(value) in memo or depth > _DEEPEST:
-        return
-    if isinstance(value, torch.Generator):
-        memo[id(value)] = torch.Generator(value.device).set_state(value.get_state())
-    elif isinstance(value, (Tensor, np.ndarray)):
-        if value.nbytes > _DATA_BYTES:
-            memo[id(value)] = value
-    elif isinstance(value, (list, tuple, set, dict)):
-        if len(value) > _DATA_ENTRIES:
-            memo[id(value)] = value
-        else:
-            for part in value.values() if isinstance(value, dict) else value:
-                _share_data(part, memo, depth + 1)
-    elif not isinstance(value, torch.nn.Module):
-        for part in getattr(value, "__dict__", {}).values():
-            _share_data(part, memo, depth + 1)
 
 
 def _in_format(optimizer: Any, dtype: torch.dtype | None) -> None:

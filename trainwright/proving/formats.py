@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -53,7 +54,7 @@ def all_in(dtype: torch.dtype) -> Iterator[None]:
 
 
 def batch_in(value: Any, dtype: torch.dtype | None) -> Any:
-    """A batch with tensors of its own, those of floating point in ``dtype``.
+    """A batch with tensors and arrays of its own, those of floating point in ``dtype``.
 
     >>> batch_in({"x": torch.zeros(1), "n": torch.tensor(1)}, torch.float64)
     {'x': tensor([0.], dtype=torch.float64), 'n': tensor(1)}
@@ -61,6 +62,8 @@ def batch_in(value: Any, dtype: torch.dtype | None) -> Any:
     if isinstance(value, Tensor):
         is_cast = dtype is not None and value.is_floating_point()
         return value.detach().to(dtype if is_cast else value.dtype, copy=True)
+    if isinstance(value, np.ndarray):
+        return value.copy()
     if isinstance(value, Mapping):
         kind: Any = type(value)
         found = {name: batch_in(one, dtype) for name, one in value.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import Any
 
@@ -46,13 +46,17 @@ class Material:
     rows: list[int]
     #: How it differs from what the training will be given.
     note: str | None
+    _put_together: dict[int, list[list[Any]]] = field(default_factory=dict)
 
     def batches(self, pieces: int = 1) -> list[list[Any]]:
         """For each update the batches, ``pieces`` of them."""
+        if pieces in self._put_together:
+            return self._put_together[pieces]
         found = [update(pieces) for update in self.updates]
         short = [len(one) for one in found if len(one) != pieces]
         if short:
             raise ValueError(f"an update has {short[0]} pieces only, and not {pieces}")
+        self._put_together[pieces] = found
         return found
 
 

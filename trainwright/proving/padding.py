@@ -14,6 +14,8 @@ from trainwright.training.setup import Setup
 #: Pad tokens that are put to each sequence.
 MORE = 8
 _IDS, _MASK, _POSITIONS = "input_ids", "attention_mask", "position_ids"
+#: What has an entry for each token for sure; anything else of that shape may have it by chance.
+_PER_TOKEN = frozenset({_IDS, _MASK, _POSITIONS, "token_type_ids", "labels"})
 
 
 def why_not_padded(setup: Setup, batch: Any) -> str | None:
@@ -50,10 +52,11 @@ def pads_left(setup: Setup, batch: Any) -> bool:
 def padded(setup: Setup, batch: Any, count: int) -> Any:
     """``batch`` with ``count`` more pad tokens in each sequence, which masks and labels leave out."""
     length, left = batch[_IDS].shape[1], pads_left(setup, batch)
+    per_token = _PER_TOKEN.union(setup.label_names)
     kind: Any = type(batch)
     found = {
-        name: _padded(value, count, left, _filler(setup, name, value, setup.label_names))
-        if isinstance(value, Tensor) and value.ndim >= 2 and value.shape[1] == length
+        name: _padded(value, count, left, _filler(setup, name, setup.label_names))
+        if name in per_token and _is_per_token(name, value, batch[_IDS])
         else value
         for name, value in batch.items()
     }
@@ -63,16 +66,21 @@ def padded(setup: Setup, batch: Any, count: int) -> Any:
     return found if kind is dict else kind(found)
 
 
+def _is_per_token(name: str, value: Any, ids: Tensor) -> bool:
+    if not isinstance(value, Tensor) or value.shape != ids.shape:
+        return False
+    return name == _MASK or not (value.is_floating_point() or value.dtype == torch.bool)
+
+
 def _padded(value: Tensor, count: int, left: bool, filler: int) -> Tensor:
-    block = value.new_full((value.shape[0], count, *value.shape[2:]), filler)
+    block = value.new_full((value.shape[0], count), filler)
     return torch.cat([block, value] if left else [value, block], dim=1)
 
 
-def _filler(setup: Setup, name: str, value: Tensor, labels: Sequence[str]) -> int:
+def _filler(setup: Setup, name: str, labels: Sequence[str]) -> int:
     if name == _IDS:
         found = getattr(setup.processing_class, "pad_token_id", None)
         config = getattr(setup.model, "config", None)
         found = getattr(config, "pad_token_id", None) if found is None else found
         return found if isinstance(found, int) and found >= 0 else 0
-    is_labels = (name in labels or name == "labels") and not value.is_floating_point()
-    return IGNORED if is_labels else 0
+    return IGNORED if name in labels or name == "labels" else 0

@@ -92,6 +92,8 @@ def _row(stage: Stage, name: str, spread: _Spread, end: float) -> Row:
     # Known before the processes are there: they need not find it out again.
     stage.reference(), stage.allowed()
     way = Way(spread.settings, pieces=spread.pieces)
+    # Read here: after a fork both would move the same file.
+    stage.material.batches(way.pieces)
     start = time.perf_counter()
     found = _in_processes(stage, way, stage.folder / spread.name, end)
     if isinstance(found, _Failed):

@@ -10,6 +10,10 @@ from trainwright.proving.record import THE_LOSS, Deviation
 
 #: Why a row was not tried for which there was no time left.
 OVER = "the budget was used up"
+#: The row in which nothing is changed that a mistake could be found by.
+AGAIN = "the same steps, another seed"
+#: What is said where no other row was tried.
+NOTHING_TRIED = "Nothing is proven: no row was tried in which something is changed. Give it more seconds (budget)."
 
 Outcome = Literal["pass", "fail", "not tried"]
 
@@ -84,8 +88,13 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether no row failed."""
-        return not self.failures
+        """Whether something was changed, and no row failed."""
+        return self.is_tried and not self.failures
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether there was time, and a way, to change anything."""
+        return any(row.outcome != "not tried" and row.name != AGAIN for row in self.rows)
 
     @property
     def failures(self) -> list[Row]:

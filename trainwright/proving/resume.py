@@ -112,7 +112,29 @@ def _first(dataset: Any, count: int) -> Any:
     if hasattr(dataset, "select") and hasattr(dataset, "column_names"):
         return dataset.select(range(count))
     is_by_index = hasattr(dataset, "__getitem__") and not isinstance(dataset, torch.utils.data.IterableDataset)
-    return torch.utils.data.Subset(dataset, range(count)) if is_by_index else dataset
+    return _First(dataset, count) if is_by_index else dataset
+
+
+class _First(torch.utils.data.Dataset[Any]):
+    """The first samples of a dataset; everything else that is asked of it, or set, is the dataset's."""
+
+    def __init__(self, dataset: Any, count: int) -> None:
+        vars(self).update(_dataset=dataset, _count=count)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._dataset[index]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_dataset", "_count"):
+            # While it is being copied.
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._dataset, name, value)
 
 
 def _train(source: Setup, plan: _Plan, folder: Path, checkpoint: Path | None = None, **settings: Any) -> Record:

@@ -50,6 +50,8 @@ _PLAIN: dict[str, Any] = {
 }
 #: The share by which losses and gradients may differ, by format: far more than rounding, far less than a mistake.
 _SHARES = {torch.float64: (1e-10, "rounding in float64"), torch.float32: (1e-4, "rounding in float32")}
+#: Where ``count_targets`` of the user's gives a sum in float32.
+_NARROW_COUNTS = (1e-6, "rounding in count_targets, which is in float32")
 
 Within = Callable[[], AbstractContextManager[None]]
 
@@ -84,6 +86,8 @@ class Stage:
     _references: dict[tuple[torch.dtype, str], Record] = field(default_factory=dict)
     _allowed: dict[torch.dtype, Allowed] = field(default_factory=dict)
     _trainings: int = 0
+    #: Whether targets are counted in a format with more rounding than float64.
+    _counts_narrowly: bool = False
     #: Seconds of the last plain training.
     seconds: float = 0.0
 
@@ -103,6 +107,7 @@ class Stage:
         }
         copy = copied(self.source, settings, str(self.folder / f"training-{self._trainings}"), dtype)
         copy.trainer.get_train_dataloader = lambda: GivenBatches(batches, dtype)
+        copy.trainer.count_targets = partial(self._counted, copy.trainer.count_targets)
         # Its weights are what is compared.
         copy.setup.model_init = None
         recorder = Recorder(copy.setup, nudge=way.nudge)
@@ -114,6 +119,16 @@ class Stage:
                 around.enter_context(way.look(copy))
             copy.trainer.train()
         return recorder.record
+
+    def _counted(self, count_targets: Callable[[Any], Any], batch: Any) -> Any:
+        """What ``count_targets`` says, in a format of its own: shares of a step are in that of a tensor."""
+        found = count_targets(batch)
+        if not isinstance(found, torch.Tensor):
+            return found
+        if not found.is_floating_point():
+            return int(found)
+        self._counts_narrowly |= found.dtype != torch.float64
+        return found.double()
 
     def _batches_of(self, way: Way) -> list[Any]:
         rank, processes = way.process
@@ -139,8 +154,11 @@ class Stage:
         """
         dtype = dtype or self.dtype
         if dtype not in self._allowed:
+            plain = self.reference(dtype)
             share, why = _SHARES[dtype]
-            nudged = compare(self.train(Way(nudge=share / 100), dtype), self.reference(dtype)).weights
+            if self._counts_narrowly and share < _NARROW_COUNTS[0]:
+                share, why = _NARROW_COUNTS
+            nudged = compare(self.train(Way(nudge=share / 100), dtype), plain).weights
             self._allowed[dtype] = Allowed(share, {name: max(share, 10 * size) for name, size in nudged.items()}, why)
         return self._allowed[dtype]
 

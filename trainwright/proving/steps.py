@@ -14,6 +14,7 @@ import torch
 from trainwright.proving import causes, padding
 from trainwright.proving.copies import TrainerCopy
 from trainwright.proving.record import Record, compare
+from trainwright.proving.refusals import first_line
 from trainwright.proving.result import Row, measured
 from trainwright.proving.stage import Stage, Way
 from trainwright.training.acceleration import TECHNIQUES
@@ -173,7 +174,14 @@ def _padding(stage: Stage, draws: str | None) -> Attempt:
             "all positions. Use attention_mask there."
         )
 
-    return Attempt(name, lambda: compared(stage, name, way, means))
+    def run() -> Row:
+        try:
+            return compared(stage, name, way, means)
+        except Exception as error:
+            # It was given a batch that is prove's own.
+            return not_tried(name, f"a batch that prove padded is refused: {first_line(error)}")
+
+    return Attempt(name, run)
 
 
 def accelerated_blocks(stage: Stage) -> Attempt:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from trainwright.proving.result import Proof, Row
+from trainwright.proving.result import NOTHING_TRIED, Proof, Row
 
 _OUTCOMES = {"pass": "pass", "fail": "[bold red]FAIL[/]", "not tried": "[dim]not tried[/]"}
 
@@ -67,6 +67,8 @@ def lines_below(proof: Proof) -> list[str]:
     """What stands under the table: failures, what was not tried, what the numbers are."""
     lines = [f"FAIL: {names}: {why}" for why, names in _by_reason(proof, "fail").items()]
     lines += [f"Not tried: {names}: {why}" for why, names in _by_reason(proof, "not tried").items()]
+    if not proof.is_tried:
+        lines.append(NOTHING_TRIED)
     lines += [f"Note: {note}" for note in proof.notes]
     bounds = {
         f"{row.bounds.gradient:.0e}" if row.bounds.gradient else "0": row.bounds.why
