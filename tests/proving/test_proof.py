@@ -190,7 +190,7 @@ def test_what_does_not_fit_the_budget_is_not_tried(make_args: Callable[..., Any]
     proof = trainer.prove(1e-3)
     assert set(outcomes(proof).values()) == {"not tried"}
     assert all(row.why is not None for row in proof.rows)
-    assert proof["the batch"].why == "the budget was used up"
+    assert proof["the batch"].why == "the rest of the budget is too short for it"
     assert proof.seconds < 5
     assert not proof.holds
     assert proof.as_dict()["holds"] is False

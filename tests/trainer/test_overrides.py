@@ -205,8 +205,13 @@ def test_a_rate_set_by_a_callback_holds_until_the_schedules_next_value(
     assert [e["learning_rate"] for e in trainer.state.log_history if "loss" in e] == pytest.approx(expected)
 
 
-def test_counting_targets_differently(make_args: Callable[..., TrainingArguments]) -> None:
-    """A model that averages over something of its own stays invariant if the trainer is told what."""
+@pytest.mark.parametrize("scale", [1.0, 0.001])
+@pytest.mark.parametrize("kind", [float, lambda total: total], ids=["number", "tensor"])
+def test_counting_targets_differently(kind: Any, scale: float, make_args: Callable[..., TrainingArguments]) -> None:
+    """A model that averages over something of its own stays invariant if the trainer is told what.
+
+    All weights of a batch may be less than one together.
+    """
 
     class Weighted(nn.Module):
         def __init__(self) -> None:
@@ -219,10 +224,10 @@ def test_counting_targets_differently(make_args: Callable[..., TrainingArguments
 
     class Own(Trainer):
         def count_targets(self, inputs: Any) -> Any:
-            return int(inputs["weight"].sum())
+            return kind(inputs["weight"].sum())
 
     rows = [
-        {**row, "weight": torch.tensor(float(i % 5))}
+        {**row, "weight": torch.tensor(scale * (i % 5), dtype=torch.float64)}
         for i, row in enumerate(classification_rows(16, dtype=torch.float64))
     ]
     weights = []

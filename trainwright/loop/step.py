@@ -117,7 +117,7 @@ def portions(run: Run, pieces: list[Any], progress: Progress | None = None) -> l
         batches = _total(engine, len(set(batch_of)), progress)
         return [Portion(None, 1.0 / (batches * batch_of.count(batch)), None, count) for batch in batch_of]
     total = _total(engine, sum(targets), progress)
-    if isinstance(total, int):
+    if isinstance(total, (int, float)):
         # No target anywhere: weight 0, so that the engine selects the contribution away.
         return [Portion(number, number / total if total else 0.0, total, count) for number in targets]
     return [Portion(number, number / total, total, count) for number in targets]
@@ -135,10 +135,10 @@ def whole_step(targets: Any) -> Portion:
     """A step of one micro-batch: nothing to weigh, unless there is no target in it."""
     if targets is None:
         return Portion(None, 1.0, None, 1)
-    if isinstance(targets, int):
+    if isinstance(targets, (int, float)):
         return Portion(targets, 1.0 if targets else 0.0, targets, 1)
-    # Counted on the device: whether there is any target is known only there.
-    return Portion(targets, targets.clip(max=1), targets, 1)
+    # Counted on the device: whether there is any target is known only there. They may weigh less than one together.
+    return Portion(targets, (targets > 0) * 1, targets, 1)
 
 
 def log_is_due(run: Run) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from trainwright.proving.record import THE_LOSS, Deviation
 
 #: Why a row was not tried for which there was no time left.
-OVER = "the budget was used up"
+OVER = "the rest of the budget is too short for it"
 #: The row in which nothing is changed that a mistake could be found by.
 AGAIN = "the same steps, another seed"
 #: What is said where no other row was tried.
