@@ -180,7 +180,7 @@ def test_torch_compile_trains_and_saves_the_plain_model(make_args: Callable[...,
         torch.testing.assert_close(value, plain[name], msg=name)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.filterwarnings("default")
 def test_torch_compile_does_not_compile_again_for_each_length(make_args: Callable[..., TrainingArguments]) -> None:
     """Once for the first batch, once for any length, once for the smaller last batch of an epoch."""
