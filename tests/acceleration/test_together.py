@@ -53,7 +53,7 @@ def without_dropout(model: Any) -> Any:
     return model
 
 
-SOON = ("gradient checkpointing", "LoRA", "micro_batch='auto'")
+SOON = ("gradient checkpointing", "LoRA and checkpointing", "micro_batch='auto'")
 
 
 @pytest.mark.parametrize("name", [*SOON, *(pytest.param(n, marks=pytest.mark.full) for n in TOGETHER if n not in SOON)])

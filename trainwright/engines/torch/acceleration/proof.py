@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from trainwright.engines.torch.acceleration.blocks import repeated_blocks
 from trainwright.engines.torch.acceleration.call import Call
 from trainwright.engines.torch.acceleration.undisturbed import WeightsUnwritten, undisturbed
+from trainwright.engines.torch.memory import is_out_of_memory
 from trainwright.engines.torch.targets import is_mapping
 
 #: How many times the plain way's error the fast way's may be.
@@ -73,10 +74,19 @@ class Passes:
 
     def wide_gradients(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """The same with all numbers in ``dtype``."""
+        frozen = [one for block in self._plain_blocks() for one in block.parameters() if not one.requires_grad]
+        try:
+            return self._widened(dtype, later=frozen)
+        except RuntimeError as error:
+            if not frozen or is_out_of_memory(error):
+                raise
+            # A block that is checkpointed by itself is computed again when its wide copies are gone.
+            return self._widened(dtype, later=[])
+
+    def _widened(self, dtype: torch.dtype, later: list[nn.Parameter]) -> dict[str, Tensor]:
         device = next(self.network.parameters()).device.type
         autocast = torch.autocast(device, enabled=False)
-        frozen = [one for block in self._plain_blocks() for one in block.parameters() if not one.requires_grad]
-        with in_format(self.network, dtype, later=frozen), exact_products():
+        with in_format(self.network, dtype, later=later), exact_products():
             return replace(self, autocast=lambda: autocast).gradients(dtype, is_watched=True)
 
     @contextlib.contextmanager
