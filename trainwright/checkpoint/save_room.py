@@ -7,15 +7,12 @@ while the next steps run.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
 from trainwright.core.main_memory import available_memory
-
-logger = logging.getLogger("trainwright")
 
 #: Below this the first save takes a few hundredths of a second longer, which is not worth a thread.
 SMALLEST = 64 * 2**20

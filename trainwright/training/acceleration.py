@@ -52,10 +52,8 @@ class Acceleration:
     def install(self, technique: Technique) -> None:
         self.installed[technique.name] = technique.install(self.situation)
 
-    def take_out(self, name: str, why: str | None = None) -> None:
+    def take_out(self, name: str) -> None:
         self.installed.pop(name)()
-        if why is not None:
-            self.left_out[name] = why
 
     def adopt(self, verdict: Verdict) -> None:
         """Use what passed."""

@@ -81,23 +81,32 @@ class _Memory:
     def __init__(self, network: nn.Module) -> None:
         self._undo: list[Callable[[], None]] = []
         #: By identity, and held, so that none is another one later.
-        self._known: dict[int, object] = {id(one): one for one in network.parameters()}
-        for parameter in network.parameters():
-            self._undo.append(_data_of(parameter))
-        for module in network.modules():
-            self._known[id(module)] = module
-            self._look_into(vars(module), _DEPTH)
+        self._known: dict[int, object] = {}
+        self._look_through(network)
 
     def restore(self) -> None:
         with torch.no_grad():
             for undo in self._undo:
                 undo()
 
+    def _look_through(self, network: nn.Module) -> None:
+        """A network, and any other that one of its modules keeps out of sight: a teacher in a list, say."""
+        for parameter in network.parameters():
+            self._known[id(parameter)] = parameter
+            self._undo.append(_data_of(parameter))
+        modules = [module for module in network.modules() if id(module) not in self._known]
+        self._known.update((id(module), module) for module in modules)
+        for module in modules:
+            self._look_into(vars(module), _DEPTH)
+
     def _look_at(self, value: Any, depth: int) -> None:
         if value is None or isinstance(value, _FIXED) or id(value) in self._known:
             return
         if isinstance(value, (dict, list, deque, set, tuple)):
             self._look_into(value, depth)
+            return
+        if isinstance(value, nn.Module):
+            self._look_through(value)
             return
         self._known[id(value)] = value
         if isinstance(value, Tensor):
