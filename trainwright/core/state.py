@@ -15,6 +15,7 @@ from trainwright.config.arguments import TrainingArguments
 from trainwright.config.secrets import redacted_values
 from trainwright.core.files import replacing
 from trainwright.core.json_values import plain_values
+from trainwright.core.speed import Speed
 
 
 class ExportableState:
@@ -95,6 +96,8 @@ class TrainerState:
         #: The share of the time since the log before that training waited for data, 0 to 1. No part of the record: a
         #: clock's numbers are others in every run.
         self.data_wait: float | None = None
+        #: How fast training went since the log before; like ``data_wait``, no part of the record.
+        self.speed: Speed | None = None
 
     def to_json(self) -> str:
         """Return the record as text, without secrets."""
