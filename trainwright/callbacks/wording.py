@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.fields import ours
+from trainwright.core.main_memory import machine_memory, process_memory
 from trainwright.core.state import TrainerState
 
 #: Names that a line has no room for; ``metrics.jsonl`` has them all.
@@ -243,33 +241,7 @@ def _memory(args: TrainingArguments) -> str:
         free, total = torch.cuda.mem_get_info(args.device)
         used = total - free
     else:
-        used, total = _process_memory(), _machine_memory()
+        used, total = process_memory(), machine_memory()
     if not total:
         return ""
     return f"memory {used / _GIB:.1f} of {total / _GIB:.1f} GiB"
-
-
-def _process_memory() -> int:
-    try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, AttributeError):
-        pass
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-def _machine_memory() -> int:
-    try:
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, AttributeError):
-        return 0
-    try:
-        # In a container the limit is what counts; "max" means none.
-        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
-    except (OSError, ValueError):
-        return total

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+#: Where the time of a training goes: before its first step, in steps, waiting for data (within steps), evaluating,
+#: saving.
+PARTS = ("begin", "train", "data", "evaluate", "save")
 
 
 @dataclass(frozen=True)
@@ -12,8 +19,11 @@ class Speed:
     ``state.speed`` in ``on_log`` is one of these.
     """
 
+    #: Steps since the log before, and the seconds that went into each of ``PARTS``; "data" is a part of "train".
+    steps: int
+    seconds: dict[str, float] = field(default_factory=dict)
     #: Of training alone: evaluations and saves in between are left out.
-    steps_per_second: float
+    steps_per_second: float = 0.0
     samples_per_second: float | None = None
     tokens_per_second: float | None = None
     flops_per_second: float | None = None
@@ -21,7 +31,47 @@ class Speed:
     mfu: float | None = None
     #: Share of the time that training waited for data, 0 to 1.
     data_wait: float | None = None
-    #: Bytes: of a GPU the most since the log before, of a CPU training those of the process now.
+    #: Bytes: of a GPU the most that tensors have taken so far, of a CPU training those of the process now.
     memory: int | None = None
     #: Bytes that there are.
     memory_total: int | None = None
+
+
+@dataclass
+class TimeSpent:
+    """Seconds of this process by what they were spent on, and what had been counted when that was last read."""
+
+    #: When this process began to train, in seconds since 1970: lines of several processes are told apart by it.
+    start: float = field(default_factory=time.time)
+    #: Step, tokens and floating point operations at the last reading.
+    counted: tuple[int, int, float] = (0, 0, 0.0)
+    #: Lines for the run directory, and when such were last written.
+    unwritten: list[str] = field(default_factory=list)
+    written_at: float = 0.0
+    _asked: float = field(default_factory=time.perf_counter)
+    _aside: dict[str, float] = field(default_factory=dict)
+    _depth: int = 0
+
+    def begin_steps(self, counted: tuple[int, int, float]) -> None:
+        """All that came before was preparation."""
+        self.counted = counted
+        self._aside["begin"] = time.perf_counter() - self._asked
+
+    @contextmanager
+    def on(self, part: str) -> Iterator[None]:
+        """Count what happens within to ``part`` and not to training; a save within an evaluation is the evaluation."""
+        began, self._depth = time.perf_counter(), self._depth + 1
+        try:
+            yield
+        finally:
+            self._depth -= 1
+            if not self._depth:
+                self._aside[part] = self._aside.get(part, 0.0) + time.perf_counter() - began
+
+    def take(self, waited: float) -> dict[str, float]:
+        """Seconds since the last reading, of which training ``waited`` so many for data."""
+        now = time.perf_counter()
+        passed, self._asked = now - self._asked, now
+        aside, self._aside = self._aside, {}
+        train = max(passed - sum(aside.values()), 0.0)
+        return {name: round(value, 6) for name, value in ({"train": train, "data": min(waited, train)} | aside).items()}

@@ -349,11 +349,11 @@ class TrainFeed:
 
     # ---- details
 
-    def share_of_waiting(self) -> float:
-        """The share of the time that training waited for data, since this was last asked."""
+    def take_waiting(self) -> tuple[float, float]:
+        """Seconds that training waited for data since this was last asked, and how long ago that was."""
         waited, asked = self._waited, self._asked
         self._waited, self._asked = 0.0, perf_counter()
-        return waited / max(self._asked - asked, 1e-9)
+        return waited, self._asked - asked
 
     def _next_number(self, number: int) -> int:
         left_out = self._left_out.get(self.epoch)

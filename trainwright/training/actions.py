@@ -9,6 +9,7 @@ from trainwright.core.run import Rewind, Stopped
 from trainwright.training.finish import finish
 from trainwright.training.memory import micro_batch_size, step_was_redone
 from trainwright.training.one_writer import leave_if_taken_over, may_write
+from trainwright.training.performance import measure
 from trainwright.training.random_state import random_now, restore_random_state
 from trainwright.training.resume import take_up_state
 from trainwright.training.rewind import go_back
@@ -23,9 +24,8 @@ class TrainingActions:
     def log(self, run: TrainingRun, logs: dict[str, float]) -> Rewind | None:
         hooks = run.setup.hooks()
         add_to_log(run, logs)
-        # Beside the log, not in it: a resumed run's log is the same as that of a run without interruption.
-        run.setup.state.data_wait = run.feed.share_of_waiting()
         hooks.store_flos()
+        measure(run)
         if not may_write(run):
             # It ends at this boundary; whoever has the folder now keeps its own log.
             pass
@@ -36,13 +36,15 @@ class TrainingActions:
         return run.nonfinite.settle()
 
     def evaluate(self, run: TrainingRun) -> dict[str, float]:
-        if run.resumed_random is None:
-            return _evaluate(run)
-        # The evaluation that the interrupted run still had to do: it begins and ends with that run's random numbers.
-        restore_random_state(run.setup, run.resumed_random)
-        metrics = _evaluate(run)
-        run.resumed_random = random_now(run.setup)
-        return metrics
+        with run.spent.on("evaluate"):
+            if run.resumed_random is None:
+                return _evaluate(run)
+            # The evaluation that the interrupted run still had to do: it begins and ends with that run's random
+            # numbers.
+            restore_random_state(run.setup, run.resumed_random)
+            metrics = _evaluate(run)
+            run.resumed_random = random_now(run.setup)
+            return metrics
 
     def note_best(self, run: TrainingRun, metrics: dict[str, float]) -> bool:
         return run.setup.hooks()._determine_best_metric(metrics=metrics, trial=trial_of(run))
@@ -50,7 +52,7 @@ class TrainingActions:
     def save(self, run: TrainingRun) -> None:
         run.setup.hooks().store_flos()
         run.default_save_ran = False
-        with noting_new_folder(run):
+        with run.spent.on("save"), noting_new_folder(run):
             run.setup.hooks()._save_checkpoint(run.setup.model, None)
         if not run.default_save_ran:
             say_own_save(run)

@@ -16,6 +16,7 @@ from trainwright.core.errors import NotSavedError
 from trainwright.core.finished import Finished, mark_finished
 from trainwright.core.results import speed_metrics
 from trainwright.training.checkpoint_texts import Snapshot
+from trainwright.training.performance import measure
 from trainwright.training.random_state import random_now
 from trainwright.training.run import TrainingRun
 from trainwright.training.save import checkpoint_home, hand_over_the_end, save_has_failed, write_snapshot
@@ -64,6 +65,7 @@ def finish(run: TrainingRun) -> None:
     summary["train_loss"] = setup.engine.meter.overall()
     summary.update(setup.memory.stop("train"))
     run.summary = summary
+    measure(run)
     setup.hooks().log(summary)
     make_up_for_failed_save(run)
     setup.engine.rest_weights()

@@ -17,6 +17,7 @@ from trainwright.core.events import RunEvents
 from trainwright.core.microbatching import MicroBatching
 from trainwright.core.modifier import Site
 from trainwright.core.run import Actions, Phase, Unfinished
+from trainwright.core.speed import TimeSpent
 from trainwright.core.stops import StopRequests
 from trainwright.data.feed import TrainFeed
 from trainwright.data.worker_deaths import DeferredDeaths
@@ -135,6 +136,8 @@ class TrainingRun:
     #: What a recipe's modifiers work on.
     site: Site | None = None
 
+    #: Where its time goes.
+    spent: TimeSpent = field(default_factory=TimeSpent)
     first_step: int = 0
     start_time: float = 0.0
     tokens_at_start: int = 0

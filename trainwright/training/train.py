@@ -29,6 +29,7 @@ from trainwright.training.finish import announce, note_the_end, refuse_to_look_s
 from trainwright.training.guards import dismiss_guards, set_guards
 from trainwright.training.memory import look_for_what_fits
 from trainwright.training.modules import attach_module, use_own_eval_data
+from trainwright.training.performance import begin_steps, write_lines
 from trainwright.training.plan import plan_by
 from trainwright.training.preparation import prepared_model
 from trainwright.training.recipe import finish_recipe, prepare_recipe, restore_structure
@@ -129,6 +130,7 @@ def _tell_of_failure(setup: Setup, error: BaseException) -> None:
 
 def _close(run: TrainingRun) -> None:
     setup = run.setup
+    write_lines(run)
     setup.run, setup.is_in_train, setup.portion = None, False, None
     # It holds on to the Trainer, whom nobody else holds then.
     setup.engine.own_generators.watch(None)
@@ -160,6 +162,7 @@ def _train_to_the_end(run: TrainingRun, checkpoint: Path | None) -> None:
             accelerate(run)
             look_for_what_fits(run)
             announce(run)
+            begin_steps(run)
             outcome = fit(run)
         except StopRequested as stop:
             # Before the loop.

@@ -1,0 +1,1 @@
+"""Pictures as SVG text, drawn by matplotlib, which is imported only when one is drawn."""

@@ -1,0 +1,87 @@
+"""What all pictures have in common: their look, and how they become SVG text."""
+
+from __future__ import annotations
+
+import io
+import re
+import unicodedata
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+#: Told apart also by people who see few colours (Paul Tol's "bright").
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#999999")
+#: Read on white and on black.
+_INK = "#7a8087"
+_SETTINGS: dict[str, Any] = {
+    "axes.edgecolor": _INK,
+    "axes.facecolor": "none",
+    "axes.formatter.use_mathtext": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.labelcolor": _INK,
+    "axes.labelsize": 9,
+    "axes.prop_cycle": None,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlecolor": _INK,
+    "axes.titlesize": 9,
+    "axes.unicode_minus": False,
+    "figure.facecolor": "none",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "grid.alpha": 0.25,
+    "grid.color": _INK,
+    "grid.linewidth": 0.6,
+    "legend.fontsize": 9,
+    "legend.frameon": False,
+    "legend.labelcolor": _INK,
+    "lines.linewidth": 1.6,
+    "savefig.facecolor": "none",
+    # Letters stay letters: smaller, and sharp. The same picture for the same numbers.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "trainwright",
+    "text.color": _INK,
+    # A metric may be called "$\\frac{" or what it likes.
+    "text.parse_math": False,
+    "text.usetex": False,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+}
+
+
+@contextmanager
+def drawing(width: float, height: float) -> Iterator[Any]:
+    """A matplotlib figure of so many inches; whatever style the process has chosen is left out of it."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    known = {name: value for name, value in _SETTINGS.items() if value is not None and name in matplotlib.rcParams}
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        # A character that no font here has is drawn by whoever looks at the picture.
+        warnings.simplefilter("ignore")
+        matplotlib.rcParams.update(matplotlib.rcParamsDefault)
+        matplotlib.rcParams.update(known)
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def svg_of(figure: Any) -> str:
+    """The figure as an ``<svg>`` element; within a :func:`drawing`."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    found = text.getvalue()
+    # Without the XML declaration and the DOCTYPE, which names an address that nobody has to ask; sizes in fewer digits.
+    return re.sub(r"(\d+\.\d\d)\d+", r"\1", found[found.index("<svg") :])
+
+
+def plain(name: object, longest: int = 40) -> str:
+    """A name that may stand in a picture: one line, nothing invisible, not too long.
+
+    >>> plain("loss\\n\\x1b[31m")
+    'loss  [31m'
+    """
+    text = "".join(c if unicodedata.category(c)[0] not in "CZ" else " " for c in str(name)[: longest + 1])
+    return text if len(text) <= longest else text[: longest - 1] + "…"
