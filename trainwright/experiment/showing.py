@@ -37,21 +37,6 @@ def facts_of_run(folder: Path) -> dict[str, Any]:
     }
 
 
-def _state(folder: Path, steps: list[int]) -> str:
-    end = read_finished(folder)
-    if end is not None:
-        return end.words
-    last = f"; its last checkpoint is of step {max(steps)}" if steps else ""
-    if (writer := writer_in(folder)) is not None:
-        # Of another machine nobody here can say more than when it was last heard of.
-        return f"in training, by {writer}{last}"
-    try:
-        stopped = read_json(folder / PREEMPTED, 2**20)
-        return f"stopped by {stopped['reason']} at step {stopped['step']}{last}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"not finished{last}"
-
-
 def _said(config: dict[str, Any]) -> dict[str, Any]:
     """Arguments that are not the defaults."""
     usual = TrainingArguments(output_dir="").to_dict()

@@ -200,6 +200,22 @@ def rescue(run: TrainingRun, error: BaseException) -> None:
         )
 
 
+def note_failure(run: TrainingRun, error: BaseException) -> None:
+    """Say in the run directory that an error ended the run; nobody else does, once the process is gone."""
+    setup, folder = run.setup, run_folder(run.setup)
+    if not isinstance(error, Exception) or not setup.args.should_save or not may_write(run) or not folder.is_dir():
+        return
+    said = str(error).strip().splitlines()
+    run.events.record(
+        "failed",
+        f"{type(error).__name__} at step {setup.state.global_step}: {said[0] if said else 'no message'}",
+        step=setup.state.global_step,
+        # Whoever called train() sees the error itself.
+        level=logging.DEBUG,
+        error=type(error).__name__,
+    )
+
+
 def say_where_it_goes_on(run: TrainingRun, error: BaseException) -> None:
     """With several processes: a state without the random numbers of the others would not go on exactly."""
     setup = run.setup

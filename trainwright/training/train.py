@@ -38,7 +38,7 @@ from trainwright.training.save import open_saving
 from trainwright.training.save_model import run_folder
 from trainwright.training.setup import Setup, data_rank, require_model
 from trainwright.training.start import adopt_model, create_training_tools, seed_everything, spread_model
-from trainwright.training.stop import mark_interrupted, pass_the_deadline, rescue, stop_early
+from trainwright.training.stop import mark_interrupted, note_failure, pass_the_deadline, rescue, stop_early
 
 logger = logging.getLogger("trainwright")
 
@@ -110,7 +110,7 @@ def _train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) -
             refuse_to_look_saved(run)
             note_the_end(run)
         except BaseException as error:
-            _tell_of_failure(setup, error)
+            _tell_of_failure(run, error)
             raise
         finally:
             _close(run)
@@ -119,8 +119,10 @@ def _train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) -
     return output
 
 
-def _tell_of_failure(setup: Setup, error: BaseException) -> None:
+def _tell_of_failure(run: TrainingRun, error: BaseException) -> None:
+    setup = run.setup
     setup.memory.stop("train")
+    note_failure(run, error)
     try:
         setup.fire("on_train_failed", error=error)
     except Exception as second:

@@ -1,0 +1,79 @@
+"""Files of one JSON object a line, which anybody may have changed: read within bounds, whatever is in them."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+#: A million logged steps are half of it.
+LARGEST = 512 * 2**20
+Entry = dict[str, Any]
+
+
+def read_lines(path: Path, largest: int = LARGEST) -> list[Entry]:
+    """The objects in a file, in order; of a larger one those at its end. Empty where it cannot be read.
+
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "metrics.jsonl"
+    >>> _ = path.write_text('{"step": 1}\\nnonsense\\n[2]\\n{"step": 3}\\n')
+    >>> read_lines(path)
+    [{'step': 1}, {'step': 3}]
+    """
+    return _objects(_tail(path, largest))
+
+
+def last_lines(path: Path, size: int = 4096) -> list[Entry]:
+    """The objects in the last ``size`` bytes: quick, however long a run was."""
+    return _objects(_tail(path, size))
+
+
+def _tail(path: Path, size: int) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    except OSError:
+        return b""
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return b""
+        if status.st_size > size:
+            file.seek(status.st_size - size)
+            file.readline()
+        return file.read(size)
+
+
+def _objects(text: bytes) -> list[Entry]:
+    lines = text.splitlines()
+    try:
+        # All at once is several times quicker than one by one.
+        found = json.loads(b"[" + b",".join(lines) + b"]")
+    except (ValueError, RecursionError):
+        found = [one for line in lines if (one := _object(line)) is not None]
+    return [one for one in found if isinstance(one, dict)]
+
+
+def _object(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+
+
+def number(value: object) -> float | None:
+    """A number of a log; the texts that stand for NaN and infinity in it, too. None for anything else.
+
+    >>> number(3), number("nan"), number(True), number("three")
+    (3.0, nan, None, None)
+    """
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, (int, float)):
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf
+    return float(value) if value in ("nan", "inf", "-inf", "NaN", "Infinity", "-Infinity") else None

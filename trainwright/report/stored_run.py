@@ -1,0 +1,153 @@
+"""A run as its directory tells of it; each file is read when it is first asked for, and may be missing or nonsense."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trainwright.checkpoint.directory import list_checkpoints, step_of
+from trainwright.checkpoint.identity import read_owner
+from trainwright.config.stored_arguments import stored_arguments
+from trainwright.core.config_history import read_history
+from trainwright.core.finished import Finished, read_finished
+from trainwright.core.json_files import read_json
+from trainwright.report.lines import Entry, last_lines, number, read_lines
+
+METRICS, EVENTS, PERFORMANCE = "metrics.jsonl", "events.jsonl", "performance.jsonl"
+SAMPLES, EVALUATION, LAYERS = "samples.jsonl", "evaluation.json", "layers.json"
+#: Any of these makes a folder a run.
+MARKS = ("config.yaml", "run.json", METRICS)
+
+
+class StoredRun:
+    """What there is to know of the run in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        return stored_arguments(self.folder) or {}
+
+    @cached_property
+    def history(self) -> list[Entry]:
+        return [dict(change) for change in read_history(self.folder)]
+
+    @cached_property
+    def environment(self) -> dict[str, Any]:
+        return self._json("env.json")
+
+    @cached_property
+    def metrics(self) -> list[Entry]:
+        return read_lines(self.folder / METRICS)
+
+    @cached_property
+    def events(self) -> list[Entry]:
+        return read_lines(self.folder / EVENTS)
+
+    @cached_property
+    def performance(self) -> list[Entry]:
+        return read_lines(self.folder / PERFORMANCE)
+
+    @cached_property
+    def samples(self) -> list[Entry]:
+        return read_lines(self.folder / SAMPLES, 2**22)
+
+    @cached_property
+    def evaluation(self) -> dict[str, Any]:
+        """Details of the last evaluation: counts of classes, samples with the greatest loss."""
+        return self._json(EVALUATION)
+
+    @cached_property
+    def layers(self) -> list[Entry]:
+        found = self._json(LAYERS).get("layers")
+        return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+    @cached_property
+    def finished(self) -> Finished | None:
+        return read_finished(self.folder)
+
+    @cached_property
+    def id(self) -> str | None:
+        owner = read_owner(self.folder)
+        return None if owner is None else owner.run.id
+
+    @cached_property
+    def began(self) -> float | None:
+        owner = read_owner(self.folder)
+        if owner is not None:
+            return owner.run.began
+        return next((time for line in self.metrics[:1] if (time := number(line.get("time"))) is not None), None)
+
+    @cached_property
+    def checkpoints(self) -> list[str]:
+        return [path.name for path in list_checkpoints(self.folder)]
+
+    @cached_property
+    def last_checkpoint_step(self) -> int | None:
+        return max((step_of(self.folder / name) for name in self.checkpoints), default=None)
+
+    @cached_property
+    def best(self) -> tuple[float, int | None] | None:
+        """Value and step of the best evaluation, by ``metric_for_best_model``."""
+        return best_in(self.folder, self.config.get("metric_for_best_model"), self._is_greater_better, self.metrics)
+
+    @property
+    def _is_greater_better(self) -> bool:
+        return self.config.get("greater_is_better") is True
+
+    def _json(self, name: str) -> dict[str, Any]:
+        try:
+            found = read_json(self.folder / name)
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+def best_in(
+    folder: Path, metric: object, is_greater_better: bool, metrics: list[Entry]
+) -> tuple[float, int | None] | None:
+    """The best value of ``metric`` among logged ones, and its step."""
+    if not isinstance(metric, str):
+        return None
+    key = metric if metric.startswith("eval_") else f"eval_{metric}"
+    best: tuple[float, int | None] | None = None
+    for line in metrics:
+        value = number(line.get(key))
+        if value is None or value != value:
+            continue
+        if best is None or (value > best[0] if is_greater_better else value < best[0]):
+            step = line.get("step")
+            best = value, step if isinstance(step, int) else None
+    return best
+
+
+def last_logged(lines: list[Entry]) -> Entry:
+    """The newest line of a training or an evaluation; not the summary at its end."""
+    return next((line for line in reversed(lines) if "train_loss" not in line), {})
+
+
+def main_metric(line: Mapping[str, Any], wanted: object = None) -> tuple[str, float] | None:
+    """The number of a log line that says most: the metric that decides, else a loss."""
+    names = [name for name in (wanted, f"eval_{wanted}") if isinstance(name, str)]
+    for name in [*names, "eval_loss", "loss", "train_loss"]:
+        value = number(line.get(name))
+        if value is not None:
+            return name, value
+    return None
+
+
+def is_run(folder: Path) -> bool:
+    """Return True where ``folder`` looks like the directory of a run."""
+    return any((folder / name).is_file() for name in MARKS)
+
+
+def tail_of(folder: Path) -> tuple[list[Entry], list[Entry]]:
+    """The newest lines of its log and of its events."""
+    return last_lines(folder / METRICS, 16_384), last_lines(folder / EVENTS)
