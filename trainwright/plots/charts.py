@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from trainwright.plots.drawing import COLOURS, drawing, plain, svg_of
+from trainwright.plots.drawing import COLOURS, drawing, drawn, plain, svg_of
 
 
+@drawn
 def share_bar(parts: Mapping[str, float], colours: Mapping[str, str] | None = None) -> str:
     """One bar that is cut into ``parts``, each with its percentage.
 
@@ -18,7 +19,7 @@ def share_bar(parts: Mapping[str, float], colours: Mapping[str, str] | None = No
     total = sum(parts.values())
     if total <= 0:
         return ""
-    with drawing(7.2, 1.0) as figure:
+    with drawing(9.2, 1.0) as figure:
         axes = figure.add_subplot()
         left = 0.0
         for number, (name, value) in enumerate(parts.items()):
@@ -32,6 +33,7 @@ def share_bar(parts: Mapping[str, float], colours: Mapping[str, str] | None = No
         return svg_of(figure)
 
 
+@drawn
 def matrix(names: Sequence[str], counts: Sequence[Sequence[float]]) -> str:
     """A confusion matrix: rows are what is true, columns what was predicted."""
     table = np.asarray(counts, dtype=np.float64)
@@ -58,6 +60,7 @@ def matrix(names: Sequence[str], counts: Sequence[Sequence[float]]) -> str:
         return svg_of(figure)
 
 
+@drawn
 def scatter(x: Sequence[float], y: Sequence[float], *, x_label: str, y_label: str, diagonal: bool = False) -> str:
     """Points, with the line on which both are equal if asked for."""
     across, up = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
@@ -65,7 +68,7 @@ def scatter(x: Sequence[float], y: Sequence[float], *, x_label: str, y_label: st
     across, up = across[known], up[known]
     if len(across) < 2:
         return ""
-    with drawing(3.6, 3.0) as figure:
+    with drawing(4.4, 3.2) as figure:
         axes = figure.add_subplot()
         axes.scatter(across, up, s=8, alpha=0.6, color=COLOURS[0], linewidths=0)
         if diagonal:
@@ -76,13 +79,14 @@ def scatter(x: Sequence[float], y: Sequence[float], *, x_label: str, y_label: st
         return svg_of(figure)
 
 
+@drawn
 def histogram(values: Sequence[float], *, x_label: str) -> str:
     """How often which values occur."""
     numbers = np.asarray(values, dtype=np.float64)
     numbers = numbers[np.isfinite(numbers)]
     if len(numbers) < 2:
         return ""
-    with drawing(3.6, 3.0) as figure:
+    with drawing(4.4, 3.2) as figure:
         axes = figure.add_subplot()
         axes.hist(numbers, bins=30, color=COLOURS[0])
         axes.set_xlabel(plain(x_label))
@@ -90,11 +94,12 @@ def histogram(values: Sequence[float], *, x_label: str) -> str:
         return svg_of(figure)
 
 
+@drawn
 def bars(values: Mapping[str, float], *, x_label: str, most: float | None = None) -> str:
     """A bar for each name, from top to bottom."""
     if not values:
         return ""
-    with drawing(7.2, 0.8 + 0.2 * len(values)) as figure:
+    with drawing(9.2, 0.8 + 0.2 * len(values)) as figure:
         axes = figure.add_subplot()
         axes.barh([plain(name, 48) for name in values], list(values.values()), color=COLOURS[0], height=0.7)
         axes.invert_yaxis()

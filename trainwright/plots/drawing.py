@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import re
 import unicodedata
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import cache, wraps
+from typing import Any, ParamSpec
+
+Options = ParamSpec("Options")
 
 #: Told apart also by people who see few colours (Paul Tol's "bright").
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#999999")
@@ -53,6 +57,25 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
+_LONG = re.compile(r"(\d+\.\d\d)\d+")
+
+
+@cache
+def can_draw() -> bool:
+    """Return False where matplotlib is not installed: then reports have words and tables alone."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def drawn(draw: Callable[Options, str]) -> Callable[Options, str]:
+    """Let ``draw`` return an empty text where nothing can be drawn."""
+
+    @wraps(draw)
+    def or_nothing(*args: Options.args, **kwargs: Options.kwargs) -> str:
+        return draw(*args, **kwargs) if can_draw() else ""
+
+    return or_nothing
+
+
 @contextmanager
 def drawing(width: float, height: float) -> Iterator[Any]:
     """A matplotlib figure of so many inches; whatever style the process has chosen is left out of it."""
@@ -73,8 +96,9 @@ def svg_of(figure: Any) -> str:
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     found = text.getvalue()
-    # Without the XML declaration and the DOCTYPE, which names an address that nobody has to ask; sizes in fewer digits.
-    return re.sub(r"(\d+\.\d\d)\d+", r"\1", found[found.index("<svg") :])
+    # Without the XML declaration and the DOCTYPE, which names an address that nobody has to ask; sizes, which stand in
+    # quotes, in fewer digits.
+    return re.sub(r'"[^"<>]*"', lambda size: _LONG.sub(r"\1", size[0]), found[found.index("<svg") :])
 
 
 def plain(name: object, longest: int = 40) -> str:

@@ -58,7 +58,14 @@ class Folded:
     blocks: Sequence[Block]
 
 
-Block = Text | Code | Table | Cards | Picture | Gallery | Folded
+@dataclass(frozen=True)
+class Beside:
+    """Small pictures next to each other, where the page is wide enough."""
+
+    pictures: Sequence[Picture]
+
+
+Block = Text | Code | Table | Cards | Picture | Gallery | Folded | Beside
 
 
 @dataclass

@@ -10,7 +10,7 @@ import base64
 import html
 from itertools import count
 
-from trainwright.report.blocks import Block, Cards, Code, Folded, Gallery, Page, Picture, Section, Table, Text
+from trainwright.report.blocks import Beside, Block, Cards, Code, Folded, Gallery, Page, Picture, Section, Table, Text
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _POLICY_WITH_SCRIPTS = f"{_POLICY}; script-src 'unsafe-inline'"
@@ -44,6 +44,7 @@ details { margin: .6rem 0; } summary { cursor: pointer; color: var(--quiet); }
 .gallery { display: flex; flex-wrap: wrap; gap: .8rem; }
 .gallery figure { margin: 0; width: 8.5rem; font-size: .8rem; }
 .gallery img { width: 8rem; height: 8rem; object-fit: contain; image-rendering: pixelated; background: var(--card); }
+.beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(19rem, 1fr)); gap: .4rem 1rem; }
 .tabs input { position: absolute; opacity: 0; }
 .tabs label { cursor: pointer; color: var(--quiet); margin-right: .8rem; font-size: .85rem; }
 .tabs input:checked + label { color: var(--ink); border-bottom: 2px solid #4477aa; }
@@ -90,7 +91,9 @@ def _said(text: object) -> str:
 
 
 def _section(section: Section, numbers: count[int]) -> str:
-    return f"<section><h2>{_said(section.title)}</h2>{''.join(_block(one, numbers) for one in section.blocks)}</section>"
+    return (
+        f"<section><h2>{_said(section.title)}</h2>{''.join(_block(one, numbers) for one in section.blocks)}</section>"
+    )
 
 
 def _block(block: Block, numbers: count[int]) -> str:
@@ -109,6 +112,8 @@ def _block(block: Block, numbers: count[int]) -> str:
             return f'<div class="cards">{"".join(each)}</div>'
         case Picture():
             return _picture(block, numbers)
+        case Beside(pictures):
+            return f'<div class="beside">{"".join(_picture(one, numbers) for one in pictures)}</div>'
         case Gallery(items):
             each = (
                 f'<figure><img alt="" src="data:image/png;base64,{_base64(data)}"><figcaption>{_said(words)}'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trainwright.report.blocks import Block, Cards, Code, Folded, Gallery, Page, Picture, Table, Text
+from trainwright.report.blocks import Beside, Block, Cards, Code, Folded, Gallery, Page, Picture, Table, Text
 
 _MEANING = re.compile(r"([\\`*_{}\[\]<>()#+!|~$&@-])")
 
@@ -45,10 +45,8 @@ def _block(block: Block) -> str:
             return _table(head, rows)
         case Cards(cards):
             return _table(("", "", ""), cards)
-        case Folded(_, blocks):
-            return "\n\n".join(text for one in blocks if (text := _block(one)))
-        case Picture() | Gallery():
-            # They are in report.html.
+        case Picture() | Gallery() | Beside() | Folded():
+            # report.html has them.
             return ""
 
 

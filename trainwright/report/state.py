@@ -9,8 +9,8 @@ from trainwright.checkpoint.run_lock import writer_in
 from trainwright.core.finished import read_finished
 from trainwright.core.json_files import read_json
 from trainwright.core.marker import FILE as PREEMPTED
-from trainwright.report.lines import Entry, last_lines, number
-from trainwright.report.stored_run import EVENTS, METRICS, PERFORMANCE
+from trainwright.report.stored_run import failure_in
+from trainwright.report.words import shortened
 
 #: All words that there are.
 STATES = ("training", "finished", "stopped", "failed", "interrupted")
@@ -38,18 +38,7 @@ def state_of(folder: Path, *, last_checkpoint: int | None = None) -> RunState:
         return RunState("stopped", f"stopped by {stopped['reason']} at step {stopped['step']}{last}")
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    failure = failure_in(last_lines(folder / EVENTS))
-    if failure is not None and not _went_on_after(folder, failure):
-        return RunState("failed", f"{failure.get('message', 'failed')}{last}")
+    failure = failure_in(folder)
+    if failure is not None:
+        return RunState("failed", f"{shortened(str(failure.get('message', 'failed')))}{last}")
     return RunState("interrupted", f"not finished{last}")
-
-
-def failure_in(events: list[Entry]) -> Entry | None:
-    """The newest event that says that an error ended the run."""
-    return next((event for event in reversed(events) if event.get("kind") == "failed"), None)
-
-
-def _went_on_after(folder: Path, failure: Entry) -> bool:
-    then = number(failure.get("time")) or 0.0
-    newest = [line for name in (METRICS, PERFORMANCE) for line in last_lines(folder / name)[-1:]]
-    return any((number(line.get("time")) or 0.0) > then for line in newest)

@@ -96,11 +96,27 @@ class StoredRun:
     @cached_property
     def best(self) -> tuple[float, int | None] | None:
         """Value and step of the best evaluation, by ``metric_for_best_model``."""
-        return best_in(self.folder, self.config.get("metric_for_best_model"), self._is_greater_better, self.metrics)
+        return best_in(self.config.get("metric_for_best_model"), self._is_greater_better, self.metrics)
 
     @property
     def _is_greater_better(self) -> bool:
         return self.config.get("greater_is_better") is True
+
+    def best_of(self, metric: str, *, is_greater_better: bool) -> tuple[float, int | None] | None:
+        """Best value of any logged metric, and its step."""
+        return best_in(metric, is_greater_better, self.metrics)
+
+    @cached_property
+    def last_step(self) -> int | None:
+        """The newest step that anything tells of."""
+        known = [line.get("step") for line in (*self.metrics[-1:], *self.performance[-1:])]
+        steps = [step for step in (*known, self.last_checkpoint_step) if isinstance(step, int)]
+        return max(steps, default=None) if self.finished is None else self.finished.step
+
+    @cached_property
+    def failure(self) -> Entry | None:
+        """The event that says that an error ended the run, where that is its state."""
+        return failure_in(self.folder) if self.finished is None else None
 
     def _json(self, name: str) -> dict[str, Any]:
         try:
@@ -110,10 +126,8 @@ class StoredRun:
         return found if isinstance(found, dict) else {}
 
 
-def best_in(
-    folder: Path, metric: object, is_greater_better: bool, metrics: list[Entry]
-) -> tuple[float, int | None] | None:
-    """The best value of ``metric`` among logged ones, and its step."""
+def best_in(metric: object, is_greater_better: bool, metrics: list[Entry]) -> tuple[float, int | None] | None:
+    """The best value of the evaluation ``metric`` among logged ones, and its step."""
     if not isinstance(metric, str):
         return None
     key = metric if metric.startswith("eval_") else f"eval_{metric}"
@@ -148,6 +162,11 @@ def is_run(folder: Path) -> bool:
     return any((folder / name).is_file() for name in MARKS)
 
 
-def tail_of(folder: Path) -> tuple[list[Entry], list[Entry]]:
-    """The newest lines of its log and of its events."""
-    return last_lines(folder / METRICS, 16_384), last_lines(folder / EVENTS)
+def failure_in(folder: Path) -> Entry | None:
+    """The newest event that says that an error ended the run, if nothing has been done since."""
+    found = next((event for event in reversed(last_lines(folder / EVENTS)) if event.get("kind") == "failed"), None)
+    if found is None:
+        return None
+    then = number(found.get("time")) or 0.0
+    newest = [line for name in (METRICS, PERFORMANCE) for line in last_lines(folder / name)[-1:]]
+    return None if any((number(line.get("time")) or 0.0) > then + 1.0 for line in newest) else found

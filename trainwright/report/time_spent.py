@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,7 +39,7 @@ def laps_of(lines: list[Entry]) -> list[Lap]:
         time, start = number(line.get("time")), number(line.get("start"))
         if not isinstance(step, int) or not isinstance(steps, int) or not isinstance(seconds, dict):
             continue
-        if time is None or start is None or not np.isfinite([time, start]).all():
+        if time is None or start is None or not (math.isfinite(time) and math.isfinite(start)):
             continue
         parts = {str(name): value for name, each in seconds.items() if (value := number(each)) is not None}
         parts = {name: value for name, value in parts.items() if 0 <= value < 1e12}
@@ -72,7 +73,8 @@ class Axes:
     """How many seconds, tokens and operations of training there had been at logged steps."""
 
     step: np.ndarray
-    hours: np.ndarray
+    #: Seconds.
+    time: np.ndarray
     tokens: np.ndarray
     flops: np.ndarray
 
@@ -80,7 +82,7 @@ class Axes:
     def of(cls, laps: list[Lap]) -> Axes:
         kept, _ = kept_and_redone(laps)
         sums = [np.cumsum([value(lap) for lap in kept]) for value in (_whole_seconds, _tokens, _flops)]
-        return cls(np.array([lap.step for lap in kept], dtype=np.float64), sums[0] / 3600, *sums[1:])
+        return cls(np.array([lap.step for lap in kept], dtype=np.float64), *sums)
 
     def at(self, steps: np.ndarray, what: str) -> np.ndarray:
         """The value on axis ``what`` at ``steps``, between two lines in proportion."""

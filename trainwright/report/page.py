@@ -1,0 +1,97 @@
+"""A run's report: what is in it, in which order, and how it gets into the run directory."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from trainwright.config.errors import ConfigError
+from trainwright.core.files import replace_text
+from trainwright.report.blocks import Page
+from trainwright.report.html_page import html_of
+from trainwright.report.markdown_page import markdown_of
+from trainwright.report.sections.course import acceleration_section, events_section, time_section
+from trainwright.report.sections.curves import curve_section
+from trainwright.report.sections.parts import children_section, tables_section
+from trainwright.report.sections.predictions import evaluation_section, samples_section
+from trainwright.report.sections.recipe import recipe_section
+from trainwright.report.sections.result import result
+from trainwright.report.sections.settings import environment_section, reproduce_section, settings_section
+from trainwright.report.state import state_of
+from trainwright.report.stored_run import StoredRun, is_run
+from trainwright.report.words import when
+from trainwright.version import __version__
+
+HTML, MARKDOWN = "report.html", "report.md"
+_SECTIONS = (
+    result,
+    tables_section,
+    children_section,
+    curve_section,
+    evaluation_section,
+    samples_section,
+    recipe_section,
+    time_section,
+    acceleration_section,
+    events_section,
+    settings_section,
+    environment_section,
+    reproduce_section,
+)
+#: What a reader of the model wants to know.
+_FOR_A_CARD = (result, evaluation_section, recipe_section, settings_section, environment_section, reproduce_section)
+
+
+class Written(NamedTuple):
+    """The two files of a report."""
+
+    html: Path
+    markdown: Path
+
+
+def page_of(run: StoredRun) -> Page:
+    """The whole report of a run."""
+    state = state_of(run.folder, last_checkpoint=run.last_checkpoint_step)
+    sections = [section for make in _SECTIONS if (section := make(run)).blocks]
+    return Page(run.name, state, sections)
+
+
+def sections_for_card(folder: Path) -> str:
+    """The same facts as Markdown for a model's README; empty where ``folder`` is no run."""
+    if not is_run(folder):
+        return ""
+    run = StoredRun(folder)
+    page = Page(run.name, ("", ""), [section for make in _FOR_A_CARD if (section := make(run)).blocks])
+    text = markdown_of(page)
+    return text[text.index("## ") :] if "## " in text else ""
+
+
+def write_report(folder: Path, *, interactive: bool = False) -> Written:
+    """Write ``report.html`` and ``report.md`` into the directory of a run.
+
+    ``interactive`` makes curves that can be zoomed, with the whole of plotly in the file (some megabytes).
+    """
+    refuse_what_is_no_run(folder)
+    run = StoredRun(folder)
+    page = page_of(run)
+    if interactive:
+        from trainwright.report.interactive import with_interactive_curves
+
+        page = with_interactive_curves(page, run)
+    written = Written(folder / HTML, folder / MARKDOWN)
+    # The page first: what is made of it is more.
+    replace_text(written.html, html_of(page, footer()))
+    replace_text(written.markdown, markdown_of(page))
+    return written
+
+
+def refuse_what_is_no_run(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ConfigError(f"There is no folder {folder}.")
+    if not is_run(folder):
+        raise ConfigError(f"{folder} is not the folder of a run: it has no config.yaml, run.json or metrics.jsonl.")
+
+
+def footer() -> str:
+    return f"Made by trainwright {__version__}, {when(time.time())}. Again with: trainwright report"

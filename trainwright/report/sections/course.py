@@ -1,0 +1,101 @@
+"""Where the time went, what made it faster, and what happened on the way."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from trainwright.plots.charts import share_bar
+from trainwright.report.blocks import Block, Folded, Picture, Section, Table, Text
+from trainwright.report.lines import Entry, number
+from trainwright.report.stored_run import StoredRun
+from trainwright.report.time_spent import goodput, laps_of, starts_of
+from trainwright.report.words import duration, shortened, value_of, when
+
+_COLOURS = {
+    "computing": "#228833",
+    "waiting for data": "#ee6677",
+    "saving": "#4477aa",
+    "evaluating": "#66ccee",
+    "starting": "#ccbb44",
+    "done again": "#aa3377",
+}
+#: Events that come with every run: they stand in a folder.
+_HOUSEKEEPING = {"saved", "deleted", "acceleration"}
+_MOST_EVENTS = 200
+
+
+def time_section(run: StoredRun) -> Section:
+    """The goodput bar and its numbers."""
+    parts = goodput(laps_of(run.performance))
+    if not parts:
+        return Section("Where the time went")
+    total = sum(parts.values())
+    rows = [(name, duration(value), f"{value / total:.1%}") for name, value in parts.items()]
+    words = ", ".join(f"{name} {share}" for name, _, share in rows)
+    blocks: list[Block] = [
+        Picture(f"Shares of the time: {words}", [("", share_bar(parts, _COLOURS))]),
+        Table(("", "time", "share"), rows),
+    ]
+    again = [start for start, step in starts_of(laps_of(run.performance)) if step]
+    if again:
+        blocks.append(Text(f"It was started again {len(again)} times; steps that were done again count as such."))
+    return Section("Where the time went", blocks)
+
+
+def acceleration_section(run: StoredRun) -> Section:
+    """What was used in place of the plain way, by the newest event that tells of it, and the measured speed."""
+    found = next((event for event in reversed(run.events) if event.get("kind") == "acceleration"), None)
+    if found is None:
+        return Section("Acceleration")
+    blocks: list[Block] = [Text(shortened(str(found.get("message", "")), 2000))]
+    left_out = found.get("left_out")
+    if isinstance(left_out, dict) and left_out:
+        rows = [(value_of(str(name)), value_of(str(why))) for name, why in list(left_out.items())[:20]]
+        blocks.append(Folded("What was left out, and why", [Table(("technique", "because"), rows)]))
+    gain = [event for event in run.events if event.get("kind") == "acceleration_gain"]
+    if gain:
+        blocks.append(Text(shortened(str(gain[-1].get("message", "")))))
+    return Section("Acceleration", blocks)
+
+
+def events_section(run: StoredRun) -> Section:
+    """What happened, in order; saves and the like are counted, and listed in a folder."""
+    if not run.events:
+        return Section("What happened")
+    telling = [event for event in run.events if event.get("kind") not in _HOUSEKEEPING]
+    blocks: list[Block] = []
+    counts = Counter(str(event.get("kind"))[:40] for event in run.events)
+    blocks.append(Text(", ".join(f"{name.replace('_', ' ')} {times}×" for name, times in counts.most_common(20))))
+    shown = _rows(run, telling)
+    if shown:
+        blocks.append(Table(("step", "when", "what", ""), shown[-_MOST_EVENTS:]))
+    kept = [event for event in run.events if event.get("kind") in _HOUSEKEEPING]
+    if kept:
+        blocks.append(
+            Folded(
+                f"Saves and other housekeeping ({len(kept)})",
+                [Table(("step", "when", "what", ""), _rows(run, kept[-_MOST_EVENTS:]))],
+            )
+        )
+    return Section("What happened", blocks)
+
+
+def _rows(run: StoredRun, events: list[Entry]) -> list[tuple[str, str, str, str]]:
+    rows = [
+        (
+            number(event.get("time")) or 0.0,
+            (
+                value_of(event.get("step")) if event.get("step") is not None else "",
+                when(event.get("time")),
+                str(event.get("kind"))[:40].replace("_", " "),
+                shortened(str(event.get("message", ""))),
+            ),
+        )
+        for event in events
+    ]
+    rows += [
+        (start, (str(step), when(start), "started again", f"by another process, from step {step}"))
+        for start, step in starts_of(laps_of(run.performance))
+        if step and events and any(event.get("kind") not in _HOUSEKEEPING for event in events)
+    ]
+    return [row for _, row in sorted(rows, key=lambda row: row[0])]

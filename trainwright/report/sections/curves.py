@@ -1,0 +1,141 @@
+"""Curves of what was logged and of how fast it went, against steps, time, tokens and operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainwright.plots.curves import Line, curves
+from trainwright.report.blocks import Beside, Block, Folded, Picture, Section
+from trainwright.report.facts import is_bookkeeping
+from trainwright.report.lines import Entry, number
+from trainwright.report.stored_run import StoredRun
+from trainwright.report.time_spent import Axes, kept_and_redone, laps_of
+from trainwright.report.words import shortened
+
+#: What is written below the picture.
+_AXES = {"step": "step", "time": "", "tokens": "tokens", "flops": "floating point operations"}
+#: Pictures of evaluation metrics that are open, and all other names that are drawn at all.
+_OPEN, _MOST = 4, 24
+#: Single curves stand in half the width.
+_HALF = (4.5, 2.2)
+
+
+@dataclass(frozen=True)
+class Series:
+    """All values of one logged name, by step."""
+
+    name: str
+    steps: np.ndarray
+    values: np.ndarray
+
+
+def series_of(lines: Sequence[Entry]) -> dict[str, Series]:
+    """Every number that was logged more than once, in the order of its first appearance.
+
+    >>> found = series_of([{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.0, "epoch": 1.0}])
+    >>> found["loss"].values.tolist()
+    [3.0, 2.0]
+    """
+    steps: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
+    for line in lines:
+        # The summary at the end is no point of any curve.
+        if "train_loss" in line or (step := number(line.get("step"))) is None:
+            continue
+        for name, value in line.items():
+            found = value if type(value) is float else number(value)
+            if found is not None:
+                steps.setdefault(name, []).append(step)
+                values.setdefault(name, []).append(found)
+    return {
+        name: Series(name, np.array(steps[name]), np.array(values[name]))
+        for name in values
+        if not is_bookkeeping(name) and len(values[name]) > 1
+    }
+
+
+def curve_section(run: StoredRun) -> Section:
+    """Loss and metrics first, then what drives them, then the rest in a folder."""
+    found, axes = series_of(run.metrics), Axes.of(laps_of(run.performance))
+    losses = [name for name in found if name == "loss" or (name.startswith("eval_") and name.endswith("loss"))]
+    metrics = [name for name in found if name.startswith("eval_") and name not in losses]
+    driven = [name for name in ("learning_rate", "grad_norm") if name in found]
+    others = [name for name in found if name not in {*losses, *metrics, *driven}]
+    blocks: list[Block] = []
+    if losses:
+        blocks.append(_against_all([found[name] for name in losses[:6]], axes, "loss"))
+    blocks += [_against_all([found[name]], axes, name) for name in metrics[:_OPEN]]
+    small = [*(_plain(found[name], log=name == "grad_norm") for name in driven), *_speed(run)]
+    rest = [_plain(found[name]) for name in [*metrics[_OPEN:], *others][:_MOST]]
+    blocks = [block for block in blocks if not isinstance(block, Picture) or _is_drawn(block)]
+    if small := [picture for picture in small if _is_drawn(picture)]:
+        blocks.append(Beside(small))
+    if rest := [picture for picture in rest if _is_drawn(picture)]:
+        blocks.append(Folded(f"Everything else that was logged ({len(rest)})", [Beside(rest)]))
+    return Section("Curves", blocks)
+
+
+def _is_drawn(picture: Picture) -> bool:
+    return any(svg for _, svg in picture.svgs)
+
+
+def _against_all(series: list[Series], axes: Axes, what: str) -> Picture:
+    """One picture for each axis on which the run has got anywhere."""
+    tabs = []
+    for axis, label in _AXES.items():
+        unit = 1.0
+        if axis == "time":
+            label, unit = _unit_of_time(axes)
+        lines = [
+            Line(one.name, one.steps if axis == "step" else axes.at(one.steps, axis) / unit, one.values)
+            for one in series
+        ]
+        known = axis == "step" or (len(axes.step) and getattr(axes, axis)[-1] > 0)
+        tabs.append((axis, curves(lines, x_label=label, log="loss" in what, smooth=True) if known else ""))
+    return Picture(_alt(series, what), tabs)
+
+
+def _unit_of_time(axes: Axes) -> tuple[str, float]:
+    total = axes.time[-1] if len(axes.time) else 0.0
+    for name, seconds in (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if total > 2 * seconds:
+            return name, seconds
+    return "seconds", 1.0
+
+
+def _alt(series: list[Series], what: str) -> str:
+    """For whoever does not see the picture: where each curve begins and ends."""
+    ends = (f"{one.name} from {one.values[0]:.4g} to {one.values[-1]:.4g}" for one in series)
+    return shortened(f"{what}: {'; '.join(ends)}")
+
+
+def _plain(series: Series, *, log: bool = False) -> Picture:
+    line = Line(series.name, series.steps, series.values)
+    return Picture(_alt([series], series.name), [("step", curves([line], size=_HALF, log=log, smooth=True))])
+
+
+def _speed(run: StoredRun) -> list[Picture]:
+    """Throughput and memory, by step."""
+    kept, _ = kept_and_redone(laps_of(run.performance))
+    kept = [lap for lap in kept if lap.steps]
+    found: list[Picture] = []
+    for unit in ("tokens", "samples", "steps"):
+        rates = [number(lap.line.get(f"{unit}_per_second")) or np.nan for lap in kept]
+        if np.isfinite(rates).sum() > 1:
+            found.append(_over([lap.step for lap in kept], rates, f"{unit} per second"))
+            break
+    memory = [(number(lap.line.get("memory")) or np.nan) / 2**30 for lap in kept]
+    if np.isfinite(memory).sum() > 1:
+        found.append(_over([lap.step for lap in kept], memory, "memory in GiB"))
+    shares = [(number(lap.line.get("mfu")) or np.nan) * 100 for lap in kept]
+    if np.isfinite(shares).sum() > 1:
+        found.append(_over([lap.step for lap in kept], shares, "MFU in %"))
+    return found
+
+
+def _over(steps: Sequence[float], values: Sequence[float], name: str) -> Picture:
+    series = Series(name, np.array(steps, dtype=np.float64), np.array(values))
+    return _plain(series)
