@@ -13,6 +13,8 @@ from typing import Any
 # Before torch and tokenizers are imported: two cores, and no network.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# A report takes a second, and there are thousands of trainings here: tests that look at one ask for it.
+os.environ.setdefault("TRAINWRIGHT_REPORT", "0")
 
 # Under nohup a hang-up is ignored, in the background of a shell Ctrl-C, also by every process that a test starts.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -415,7 +415,7 @@ def test_a_history_that_no_manifest_knows_is_not_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["config.yaml", "config.history.jsonl", "finished.json", "preempted.json"])
 def test_folders_in_the_place_of_files_are_no_files(name: str, tmp_path: Path) -> None:
-    from trainwright.experiment.showing import facts_of_run, lines_of_run
+    from trainwright.report.showing import facts_of_run, lines_of_run
 
     whole(tmp_path)
     (tmp_path / name).unlink(missing_ok=True)
@@ -438,7 +438,7 @@ DOUBLED = [(", ".join([f"*{before}"] * 8), name) for before, name in zip("abcdef
     ids=["bomb", "null", "number", "date"],
 )
 def test_a_hostile_config_is_shown_as_nothing(hostile: str, tmp_path: Path) -> None:
-    from trainwright.experiment.showing import facts_of_run, lines_of_run
+    from trainwright.report.showing import facts_of_run, lines_of_run
 
     whole(tmp_path)
     (tmp_path / "config.yaml").write_text(hostile)

@@ -169,19 +169,6 @@ def check(context: typer.Context, experiment: ExperimentFile, trust: Trust = Fal
         typer.echo(f"Ready: {shlex.join(words)}")
 
 
-@app.command()
-def show(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.", exists=True, file_okay=False)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """What a run is: its state, its checkpoints, its settings, and each one that was changed while it went on."""
-    with outcome():
-        from trainwright.experiment.showing import facts_of_run, lines_of_run
-
-        facts = facts_of_run(run)
-        typer.echo(json.dumps(facts, indent=2, default=str) if as_json else "\n".join(lines_of_run(facts)))
-
-
 @app.command("ls")
 def list_examples() -> None:
     """List the experiments that come with trainwright, and what each needs besides."""

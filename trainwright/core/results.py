@@ -24,6 +24,8 @@ class TrainOutput(_TrainOutput):
 
     #: Why training ended before its last step, for instance "eval_loss has not improved since step 210".
     stopped_early: str | None = None
+    #: The path of its report.html; None where none was written.
+    report: str | None = None
 
 
 class PredictionOutput(NamedTuple):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from trainwright import EvalPrediction, Trainer, TrainingArguments
 from trainwright.callbacks.wording import duration, plural
-from trainwright.demos.common import DemoOptions, DemoRun, closing_block, curves_hint, settle, trackers
+from trainwright.demos.common import DemoOptions, DemoRun, closing_block, settle, trackers
 from trainwright.experiment.builtin_data import ALPHABET, documentation, encode
 
 DEFAULTS = DemoRun(demo="lm", epochs=4, batch_size=32, seed=42)
@@ -107,12 +107,12 @@ def run_lm(options: DemoOptions) -> dict[str, float]:
     )
     if not options.resume:
         print(f"Before training it writes:\n{_sample(trainer.model, run.seed, 80)}\n", flush=True)
-    trainer.train(resume_from_checkpoint=options.resume)
+    report = trainer.train(resume_from_checkpoint=options.resume).report
     # Not evaluate(): that would log the best model's numbers under the last step.
     metrics = trainer.predict(held_out, metric_key_prefix="eval").metrics or {}
     trainer.save_model()
     print(f"\nAfter training it writes:\n{_sample(trainer.model, run.seed, 320)}\n", flush=True)
-    _conclude(options, run, metrics, time.perf_counter() - started)
+    _conclude(options, run, metrics, time.perf_counter() - started, report)
     return metrics
 
 
@@ -121,7 +121,7 @@ def _sample(model: Any, seed: int, length: int) -> str:
     return "\n".join(f"    {line}" for line in lines if line.strip())
 
 
-def _conclude(options: DemoOptions, run: DemoRun, metrics: dict[str, float], took: float) -> None:
+def _conclude(options: DemoOptions, run: DemoRun, metrics: dict[str, float], took: float, report: str | None) -> None:
     closing_block(
         "Character language model",
         [
@@ -131,7 +131,7 @@ def _conclude(options: DemoOptions, run: DemoRun, metrics: dict[str, float], too
             ("model", f"{options.output / 'model.safetensors'} (the best of {plural(run.epochs, 'epoch')})"),
             ("resume", f"{options.resume_command} --epochs {run.epochs * 2}  # trains on from the last checkpoint"),
             ("numbers", f"{options.output / 'metrics.jsonl'}, one JSON object a line"),
-            ("curves", curves_hint(options.output)),
             ("try next", f"{options.program} demo lm --epochs 12  # writes better"),
+            *([("report", f"{report}  # open it in a browser")] if report else []),
         ],
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -113,14 +112,6 @@ def _store(output: Path, run: DemoRun) -> None:
 def trackers() -> list[str]:
     """TensorBoard where it is installed."""
     return ["tensorboard"] if importlib.util.find_spec("tensorboard") is not None else []
-
-
-def curves_hint(output: Path) -> str:
-    """How to look at the curves, with what is installed."""
-    folder = shlex.quote(str(output))
-    if trackers():
-        return f"tensorboard --logdir {folder}"
-    return f"pip install tensorboard, run again, then: tensorboard --logdir {folder}"
 
 
 def closing_block(title: str, rows: Sequence[tuple[str, str]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,8 +12,8 @@ from torch import Tensor, nn
 from trainwright import EvalPrediction, Trainer, TrainingArguments
 from trainwright.callbacks.wording import duration, plural
 from trainwright.checkpoint.directory import list_checkpoints
-from trainwright.demos.common import DemoOptions, DemoRun, closing_block, curves_hint, settle, trackers
-from trainwright.demos.pruned import prune, show, side_by_side
+from trainwright.demos.common import DemoOptions, DemoRun, closing_block, settle, trackers
+from trainwright.demos.pruned import prune, report_both, show, side_by_side
 from trainwright.experiment.builtin_data import digits
 
 DEFAULTS = DemoRun(demo="digits", epochs=10, batch_size=32, seed=42)
@@ -96,8 +97,10 @@ def run_digits(options: DemoOptions) -> dict[str, float]:
     resume = before is not None and before == trainer.state.global_step
     sparse = prune(trainer.model, args, train_rows, held_out, accuracy, resume=resume)
     pixels = torch.stack([row["pixels"] for row in held_out])
-    show(side_by_side({"dense": trainer, "pruned": sparse}, held_out, pixels))
-    _conclude(options, run, metrics, time.perf_counter() - started)
+    measured = side_by_side({"dense": trainer, "pruned": sparse}, held_out, pixels)
+    show(measured)
+    report = report_both(options.output, measured)
+    _conclude(options, run, metrics, time.perf_counter() - started, report)
     return metrics
 
 
@@ -106,7 +109,7 @@ def _last_step(options: DemoOptions) -> int | None:
     return int(found[-1].name.split("-")[-1]) if found else None
 
 
-def _conclude(options: DemoOptions, run: DemoRun, metrics: dict[str, float], took: float) -> None:
+def _conclude(options: DemoOptions, run: DemoRun, metrics: dict[str, float], took: float, report: Path) -> None:
     wrong = round((1 - metrics["eval_accuracy"]) * _HELD_OUT)
     closing_block(
         "Handwritten digits",
@@ -118,7 +121,8 @@ def _conclude(options: DemoOptions, run: DemoRun, metrics: dict[str, float], too
             ("pruned", f"{options.output / 'pruned'} (weights, recipe.yaml and masks)"),
             ("resume", f"{options.resume_command} --epochs {run.epochs * 2}  # trains on from the last checkpoint"),
             ("numbers", f"{options.output / 'metrics.jsonl'}, one JSON object a line"),
-            ("curves", curves_hint(options.output)),
+            ("compare", f"{options.program} compare {options.output} {options.output / 'pruned'}"),
             ("try next", f"{options.program} demo lm  # a small language model on Python's documentation"),
+            ("report", f"{report}  # open it in a browser: dense and pruned side by side"),
         ],
     )

@@ -20,6 +20,8 @@ from trainwright.demos.common import trackers
 from trainwright.recipes.language.reading import read_recipe
 from trainwright.recipes.language.timeline import draw
 from trainwright.recipes.selecting import prunable_layers
+from trainwright.report.page import write_report
+from trainwright.report.tables import add_table
 
 #: Prunes over the first 60 % of the epochs, then lets the network recover; the dense network is the teacher.
 RECIPE = """\
@@ -130,6 +132,13 @@ def table(measured: dict[str, Measured]) -> list[tuple[str, ...]]:
         ("the same, zipped", *(f"{one.zipped / 1000:.0f} kB" for one in columns)),
         ("time for 360 digits", *(f"{one.latency * 1000:.1f} ms" for one in columns)),
     ]
+
+
+def report_both(folder: Path, measured: dict[str, Measured]) -> Path:
+    """Put the table into the dense network's report, which is made anew: its training ended before the pruning."""
+    head, *rows = table(measured)
+    add_table(folder, "The dense network and the pruned one, measured in turns:", head, rows)
+    return write_report(folder).html
 
 
 def show(measured: dict[str, Measured]) -> None:

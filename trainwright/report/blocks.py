@@ -65,7 +65,15 @@ class Beside:
     pictures: Sequence[Picture]
 
 
-Block = Text | Code | Table | Cards | Picture | Gallery | Folded | Beside
+@dataclass(frozen=True)
+class Live:
+    """The place of a drawing that the page's scripts make."""
+
+    #: One of ours: letters and digits.
+    id: str
+
+
+Block = Text | Code | Table | Cards | Picture | Gallery | Folded | Beside | Live
 
 
 @dataclass

@@ -81,8 +81,8 @@ def write_report(folder: Path, *, interactive: bool = False) -> Written:
         page = with_interactive_curves(page, run)
     written = Written(folder / HTML, folder / MARKDOWN)
     # The page first: what is made of it is more.
-    replace_text(written.html, html_of(page, footer()))
-    replace_text(written.markdown, markdown_of(page))
+    replace_text(written.html, html_of(page, footer()), by_several=True)
+    replace_text(written.markdown, markdown_of(page), by_several=True)
     return written
 
 

@@ -24,8 +24,11 @@ class RunState(NamedTuple):
 
 
 def state_of(folder: Path, *, last_checkpoint: int | None = None) -> RunState:
-    """Training: somebody writes there. Finished: it came to its end. Stopped: it was asked to stop, and waits. Failed: an
-    error ended it. Interrupted: none of these, so it was killed, or its machine was."""
+    """How the run in ``folder`` stands.
+
+    Training: somebody writes there. Finished: it came to its end. Stopped: it was asked to stop, and waits. Failed: an
+    error ended it. Interrupted: none of these, so it was killed, or its machine was.
+    """
     end = read_finished(folder)
     if end is not None:
         return RunState("finished", end.words)

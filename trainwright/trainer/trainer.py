@@ -43,6 +43,7 @@ from trainwright.training.construction import (
 )
 from trainwright.training.overrides import look_at_overrides
 from trainwright.training.recipe import take_recipe
+from trainwright.training.reporting import reported
 from trainwright.training.save_model import save_model
 from trainwright.training.setup import require_model
 from trainwright.training.start import adopt_another_model, adopt_first_model, handler_of, seed_everything
@@ -169,14 +170,17 @@ class Trainer(Methods):
         Returns ``TrainOutput(global_step, training_loss, metrics)``.
         """
         self._run = new_run(self._setup, trial, ignore_keys_for_eval)
-        with locked(self._run):
-            return self._inner_training_loop(
+        with reported(self._run), locked(self._run):
+            output = self._inner_training_loop(
                 batch_size=self._train_batch_size,
                 args=self.args,
                 resume_from_checkpoint=resume_from_checkpoint,
                 trial=trial,
                 ignore_keys_for_eval=ignore_keys_for_eval,
             )
+        if isinstance(output, TrainOutput):
+            output.report = self._run.report
+        return output
 
     def _inner_training_loop(
         self,

@@ -26,6 +26,7 @@ from trainwright.engines.torch.precision import full_eval_dtype, half_evaluation
 from trainwright.engines.torch.targets import base_model, find_labels
 from trainwright.loop.evaluate import EvaluationPlan, is_streaming_metric
 from trainwright.loop.evaluate import evaluate as run_plan
+from trainwright.training.evaluation_details import note_predictions
 from trainwright.training.hooks import is_overridden
 from trainwright.training.modules import attach_module, data_of_module, use_own_eval_data
 from trainwright.training.setup import Setup, data_rank, require_model
@@ -71,6 +72,7 @@ def measure(
     )
     metrics = output.metrics
     metrics.update(speed_of(setup, prefix, start, output.num_samples))
+    note_predictions(setup, output, prefix)
     setup.hooks().log(metrics)
     setup.fire(event, metrics=metrics)
     metrics.update(setup.memory.stop(prefix))

@@ -30,6 +30,7 @@ from trainwright.recipes.distillation.layerwise import ComparesLayers
 from trainwright.recipes.distillation.teacher import DISABLE, SELF, Teacher, fingerprint, resolve_teacher
 from trainwright.recipes.pruning.optimizer_state import replace_parameters
 from trainwright.training.checkpoint_texts import callback_values, numbered
+from trainwright.training.layers import note_layers
 from trainwright.training.preparation import compiled_again
 from trainwright.training.recipe_folder import RECIPE, refuse_other_recipe
 from trainwright.training.recipe_gradients import sampled_gradients
@@ -213,7 +214,8 @@ def show_recipe(setup: Setup) -> None:
     from trainwright.recipes.language.timeline import draw_svg
 
     replace_text(run_folder(setup) / RECIPE, setup.hooks().recipe_text() or "")
-    replace_text(run_folder(setup) / "recipe.svg", draw_svg(setup.recipe))
+    if picture := draw_svg(setup.recipe):
+        replace_text(run_folder(setup) / "recipe.svg", picture)
 
 
 def take_replaced_parameters(setup: Setup, replaced: dict[Any, tuple[Any, Callable[[Any], Any] | None]]) -> None:
@@ -229,6 +231,8 @@ def finish_recipe(run: TrainingRun) -> None:
     """Training is over: what modifiers did becomes permanent, and nothing of them stays in the way."""
     setup = run.setup
     model = unwrap(setup.model)
+    # Before what quantized them goes.
+    note_layers(setup, model)
     for modifier in setup.modifiers:
         modifier.finish_model(model)
         modifier.site = None

@@ -136,6 +136,10 @@ class TrainingRun:
     #: What a recipe's modifiers work on.
     site: Site | None = None
 
+    #: Details of the newest evaluation of each set, for the report; and where that report is, when there is one.
+    details: dict[str, dict[str, Any]] = field(default_factory=dict)
+    report: str | None = None
+
     #: Where its time goes.
     spent: TimeSpent = field(default_factory=TimeSpent)
     first_step: int = 0

@@ -1,5 +1,6 @@
 """What is logged, how often, and to whom."""
 
+import os
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -28,6 +29,14 @@ class NotGiven(str):
 NOT_GIVEN = NotGiven("none")
 
 
+REPORT_VARIABLE = "TRAINWRIGHT_REPORT"
+"""Environment variable that sets the default of write_report: 0 for a thousand small trainings."""
+
+
+def _default_report() -> bool:
+    return os.environ.get(REPORT_VARIABLE, "1") not in ("0", "false", "")
+
+
 @dataclass(kw_only=True)
 class LogFields:
     logging_strategy: IntervalStrategy | str = "steps"
@@ -53,6 +62,9 @@ class LogFields:
 
     disable_tqdm: bool | None = None
     """Hide progress bars; unset hides them when only errors are logged."""
+
+    write_report: bool = field(default_factory=_default_report)
+    """Write report.html and report.md into output_dir when training ends, also where it fails or is stopped."""
 
     # HfArgumentParser takes the second member of a union as the type, so None comes first on purpose.
     report_to: None | str | list[str] = NOT_GIVEN  # noqa: RUF036

@@ -6,7 +6,6 @@ import math
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
 
 from trainwright.recipes.language.describing import describe, short_name
 from trainwright.recipes.language.records import Recipe
@@ -142,40 +141,17 @@ def _cut(text: str, width: int, ascii_only: bool = False) -> str:
 
 
 def draw_svg(recipe: Recipe) -> str:
-    """The same as a small picture that stands alone, for a report or a browser.
+    """The same as a picture for a report or a browser; empty where matplotlib is not installed.
 
     >>> from trainwright.recipes.language.reading import read_recipe
     >>> recipe = read_recipe({"modifiers": [{"EpochRangeModifier": {"start_epoch": 0, "end_epoch": 4}}]})
-    >>> draw_svg(recipe).startswith("<svg xmlns")
+    >>> draw_svg(recipe).startswith("<svg")
     True
     """
-    rows = timeline(recipe)
-    length, left, wide, high = max(recipe.max_epochs, 1.0), 220, 480, 36
-    bottom = 40 + high * len(rows)
-    shapes: list[str] = []
-    for tick in _ticks(length, 60):
-        x = left + tick / length * wide
-        shapes.append(f'<line x1="{x:.1f}" y1="28" x2="{x:.1f}" y2="{bottom}" stroke="#ddd"/>')
-        shapes.append(f'<text x="{x:.1f}" y="20" text-anchor="middle" fill="#666">{tick:g}</text>')
-    for index, row in enumerate(rows):
-        y = 34 + high * index
-        begin = left + min(row.start / length, 1.0) * wide
-        end = left + wide + 8 if row.end is None else left + min(row.end / length, 1.0) * wide
-        label = row.label if row.stage is None else f"{row.stage}: {row.label}"
-        shapes.append(f'<text x="8" y="{y + 14}" fill="#111">{_svg_text(label, 34)}</text>')
-        shapes.append(
-            f'<rect x="{begin:.1f}" y="{y + 4}" width="{max(end - begin, 3):.1f}" height="12" rx="3" fill="#3b7dd8"/>'
-        )
-        shapes.append(f'<text x="8" y="{y + 28}" fill="#666" font-size="10">{_svg_text(row.detail, 120)}</text>')
-    size = f'width="{left + wide + 24}" height="{bottom + 8}"'
-    style = 'font-family="sans-serif" font-size="12"'
-    picture = "\n".join(shapes)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {style}>\n'
-        f'<rect width="100%" height="100%" fill="white"/>\n{picture}\n</svg>\n'
-    )
+    from trainwright.plots.spans import Span, spans
 
-
-def _svg_text(text: str, longest: int) -> str:
-    # XML has no place for half of the special characters, escaped or not.
-    return escape(_cut(_clean(text), longest).replace("\ufffe", "?").replace("\uffff", "?"))
+    rows = [
+        Span(row.label if row.stage is None else f"{row.stage}: {row.label}", row.detail, row.start, row.end)
+        for row in timeline(recipe)
+    ]
+    return spans(rows, max(recipe.max_epochs, 1.0), x_label="epoch")

@@ -65,7 +65,7 @@ def events_section(run: StoredRun) -> Section:
     telling = [event for event in run.events if event.get("kind") not in _HOUSEKEEPING]
     blocks: list[Block] = []
     counts = Counter(str(event.get("kind"))[:40] for event in run.events)
-    blocks.append(Text(", ".join(f"{name.replace('_', ' ')} {times}×" for name, times in counts.most_common(20))))
+    blocks.append(Text(", ".join(f"{name.replace('_', ' ')} {times}x" for name, times in counts.most_common(20))))
     shown = _rows(run, telling)
     if shown:
         blocks.append(Table(("step", "when", "what", ""), shown[-_MOST_EVENTS:]))

@@ -1,0 +1,82 @@
+"""``report.html`` and ``report.md`` at the end of every training, also of one that failed or was stopped.
+
+Made when the checkpoint and the word that it is over are on disk, in the process that wrote them. A process that was
+asked to stop has a few seconds at most: it leaves the report to another one, which outlives it. Whatever goes wrong
+here changes nothing about how the training ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from trainwright.core.errors import Preempted, RunTakenOver
+from trainwright.report.page import HTML, write_report
+from trainwright.training.evaluation_details import add_inputs
+from trainwright.training.one_writer import may_write
+from trainwright.training.run import TrainingRun
+from trainwright.training.save_model import run_folder
+
+logger = logging.getLogger("trainwright")
+
+#: Of longer logs a process of its own makes the report: it takes memory that this one may not have.
+_LARGEST_LOGS = 64 * 2**20
+
+
+@contextmanager
+def reported(run: TrainingRun) -> Iterator[None]:
+    """The training within it has a report, however it ends."""
+    try:
+        yield
+    except BaseException as error:
+        _report(run, error)
+        raise
+    _report(run, None)
+
+
+def _report(run: TrainingRun, error: BaseException | None) -> None:
+    setup = run.setup
+    folder = run_folder(setup)
+    wants = setup.args.write_report and setup.args.should_save and run.stops is not None and not run.is_over
+    if not wants or isinstance(error, RunTakenOver) or not folder.is_dir() or not may_write(run):
+        return
+    try:
+        if isinstance(error, (Preempted, KeyboardInterrupt)) or _logs_of(folder) > _LARGEST_LOGS:
+            leave_to_another_process(folder)
+            return
+        add_inputs(run)
+        write_report(folder)
+        run.report = str(folder / HTML)
+    except Exception as problem:
+        run.events.record(
+            "no_report",
+            f"The report could not be written ({type(problem).__name__}: {problem}): trainwright report {folder} tries "
+            "again.",
+        )
+
+
+def _logs_of(folder: Path) -> int:
+    size = 0
+    for name in ("metrics.jsonl", "performance.jsonl"):
+        with suppress(OSError):
+            size += (folder / name).stat().st_size
+    return size
+
+
+def leave_to_another_process(folder: Path) -> None:
+    """Start ``trainwright report`` on its own: it goes on when this process has ended, and a signal to us misses it."""
+    # Our folder first: nothing of the current one is imported.
+    subprocess.Popen(
+        [sys.executable, "-P", "-m", "trainwright", "report", str(folder.resolve()), "--in-background"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd=os.sep,
+        env=dict(os.environ),
+    )
