@@ -10,7 +10,20 @@ import base64
 import html
 from itertools import count
 
-from trainwright.report.blocks import Beside, Block, Cards, Code, Folded, Gallery, Page, Picture, Section, Table, Text
+from trainwright.report.blocks import (
+    Beside,
+    Block,
+    Cards,
+    Code,
+    Folded,
+    Gallery,
+    Live,
+    Page,
+    Picture,
+    Section,
+    Table,
+    Text,
+)
 
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _POLICY_WITH_SCRIPTS = f"{_POLICY}; script-src 'unsafe-inline'"
@@ -114,6 +127,8 @@ def _block(block: Block, numbers: count[int]) -> str:
             return _picture(block, numbers)
         case Beside(pictures):
             return f'<div class="beside">{"".join(_picture(one, numbers) for one in pictures)}</div>'
+        case Live(place):
+            return f'<div class="live" id="{_said(place)}"></div>'
         case Gallery(items):
             each = (
                 f'<figure><img alt="" src="data:image/png;base64,{_base64(data)}"><figcaption>{_said(words)}'

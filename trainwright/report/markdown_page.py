@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from trainwright.report.blocks import Beside, Block, Cards, Code, Folded, Gallery, Page, Picture, Table, Text
+from trainwright.report.blocks import Beside, Block, Cards, Code, Folded, Gallery, Live, Page, Picture, Table, Text
 
 _MEANING = re.compile(r"([\\`*_{}\[\]<>()#+!|~$&@-])")
 
@@ -45,7 +45,7 @@ def _block(block: Block) -> str:
             return _table(head, rows)
         case Cards(cards):
             return _table(("", "", ""), cards)
-        case Picture() | Gallery() | Beside() | Folded():
+        case Picture() | Gallery() | Beside() | Folded() | Live():
             # report.html has them.
             return ""
 

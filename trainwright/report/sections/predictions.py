@@ -5,6 +5,7 @@ From ``evaluation.json`` and ``samples.jsonl``, which anybody may have changed: 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from trainwright.plots.charts import histogram, matrix, scatter
@@ -120,7 +121,7 @@ def _samples(value: object, title: str) -> list[Block]:
     return _without_empty_columns(title, ("sample", "input", "true", "predicted", "probability", "loss"), rows)
 
 
-def _without_empty_columns(title: str, head: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[Block]:
+def _without_empty_columns(title: str, head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[Block]:
     kept = [place for place in range(len(head)) if any(row[place] for row in rows)]
     return [Text(title), Table([head[place] for place in kept], [[row[place] for place in kept] for row in rows])]
 
