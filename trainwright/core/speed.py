@@ -38,6 +38,27 @@ class Speed:
 
 
 @dataclass
+class Stretch:
+    """Some part of a training that becomes one line of ``performance.jsonl``."""
+
+    steps: int = 0
+    tokens: float = 0.0
+    flops: float = 0.0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def add(self, steps: int, tokens: float, flops: float, seconds: dict[str, float]) -> None:
+        """Take in what came between two logs."""
+        self.steps, self.tokens, self.flops = self.steps + steps, self.tokens + tokens, self.flops + flops
+        for name, value in seconds.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + value
+
+    @property
+    def length(self) -> float:
+        """Seconds; waiting for data is a part of training."""
+        return sum(value for name, value in self.seconds.items() if name != "data")
+
+
+@dataclass
 class TimeSpent:
     """Seconds of this process by what they were spent on, and what had been counted when that was last read."""
 
@@ -45,6 +66,9 @@ class TimeSpent:
     start: float = field(default_factory=time.time)
     #: Step, tokens and floating point operations at the last reading.
     counted: tuple[int, int, float] = (0, 0, 0.0)
+    #: What no line tells of yet, and how long this process has gone on with all before.
+    stretch: Stretch = field(default_factory=Stretch)
+    told: float = 0.0
     #: Lines for the run directory, and when such were last written.
     unwritten: list[str] = field(default_factory=list)
     written_at: float = 0.0

@@ -53,8 +53,11 @@ def curves(
     found = [(name, x, y) for name, x, y in found if len(x)]
     if sum(len(x) for _, x, _ in found) < 2:
         return ""
-    with drawing(*size) as figure:
-        axes = figure.add_subplot()
+    width, height = size
+    with drawing(width, height, layout=None) as figure:
+        # Inches for numbers and names at the left, below and above.
+        left = 0.85 if y_label else 0.68
+        axes = figure.add_axes((left / width, 0.45 / height, 1 - (left + 0.12) / width, 1 - 0.78 / height))
         for number, (name, x, y) in enumerate(found):
             _draw(axes, plain(name), x, y, COLOURS[number % len(COLOURS)], smooth)
         for place, word in marks:

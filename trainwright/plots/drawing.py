@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
-from typing import Any, ParamSpec
+from typing import Any, Literal, ParamSpec
 
 Options = ParamSpec("Options")
 
@@ -77,8 +77,11 @@ def drawn(draw: Callable[Options, str]) -> Callable[Options, str]:
 
 
 @contextmanager
-def drawing(width: float, height: float) -> Iterator[Any]:
-    """A matplotlib figure of so many inches; whatever style the process has chosen is left out of it."""
+def drawing(width: float, height: float, *, layout: Literal["constrained"] | None = "constrained") -> Iterator[Any]:
+    """A matplotlib figure of so many inches; whatever style the process has chosen is left out of it.
+
+    Without ``layout`` whoever draws sets the margins: to measure all words takes as long as to draw them.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -88,7 +91,7 @@ def drawing(width: float, height: float) -> Iterator[Any]:
         warnings.simplefilter("ignore")
         matplotlib.rcParams.update(matplotlib.rcParamsDefault)
         matplotlib.rcParams.update(known)
-        yield Figure(figsize=(width, height), layout="constrained")
+        yield Figure(figsize=(width, height), layout=layout)
 
 
 def svg_of(figure: Any) -> str:

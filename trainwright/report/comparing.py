@@ -14,7 +14,7 @@ from trainwright.report.sections.curves import series_of
 from trainwright.report.showing import last_numbers
 from trainwright.report.state import state_of
 from trainwright.report.stored_run import StoredRun
-from trainwright.report.time_spent import goodput, laps_of
+from trainwright.report.time_spent import goodput
 from trainwright.report.words import duration, shortened, value_of
 
 #: They differ in all runs, and say nothing.
@@ -45,7 +45,7 @@ def comparison_of(runs: list[StoredRun], html: Path | None = None) -> Comparison
 
 
 def _facts(run: StoredRun) -> ComparedRun:
-    parts = goodput(laps_of(run.performance))
+    parts = goodput(run.laps)
     best = run.best
     return {
         "folder": str(run.folder),

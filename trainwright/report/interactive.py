@@ -47,7 +47,7 @@ def with_interactive_curves(page: Page, run: StoredRun) -> Page:
     data = json.dumps(drawn).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     draw = (
         f"for (const [place, figure] of Object.entries({data})) "
-        'Plotly.newPlot(place, figure.data, figure.layout, {responsive: true, displayModeBar: false});'
+        "Plotly.newPlot(place, figure.data, figure.layout, {responsive: true, displayModeBar: false});"
     )
     curves = Section("Curves", [Live(place) for place in drawn])
     sections = [curves if section.title == "Curves" else section for section in page.sections]

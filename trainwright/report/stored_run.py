@@ -14,6 +14,7 @@ from trainwright.core.config_history import read_history
 from trainwright.core.finished import Finished, read_finished
 from trainwright.core.json_files import read_json
 from trainwright.report.lines import Entry, last_lines, number, read_lines
+from trainwright.report.time_spent import Lap, laps_of
 
 METRICS, EVENTS, PERFORMANCE = "metrics.jsonl", "events.jsonl", "performance.jsonl"
 SAMPLES, EVALUATION, LAYERS = "samples.jsonl", "evaluation.json", "layers.json"
@@ -54,6 +55,11 @@ class StoredRun:
     @cached_property
     def performance(self) -> list[Entry]:
         return read_lines(self.folder / PERFORMANCE)
+
+    @cached_property
+    def laps(self) -> list[Lap]:
+        """The same as numbers."""
+        return laps_of(self.performance)
 
     @cached_property
     def samples(self) -> list[Entry]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainwright.report.lines import Entry, number
+from trainwright.report.lines import Entry, column
+
+#: No clock, and no training, gets there.
+_FAR = 2.0**53
 
 
-@dataclass(frozen=True)
-class Lap:
+class Lap(NamedTuple):
     """What one line says, from the line before up to ``step``."""
 
     step: int
@@ -21,10 +24,8 @@ class Lap:
     #: When it was written, and when its process began to train, in seconds since 1970.
     time: float
     start: float
-    seconds: dict[str, float]
-    tokens: float = 0.0
-    flops: float = 0.0
-    line: dict[str, Any] = field(default_factory=dict)
+    seconds: Mapping[str, float]
+    line: Mapping[str, Any] = MappingProxyType({})
 
     @property
     def train(self) -> float:
@@ -35,17 +36,15 @@ def laps_of(lines: list[Entry]) -> list[Lap]:
     """The lines that make sense."""
     found: list[Lap] = []
     for line in lines:
-        step, steps, seconds = line.get("step"), line.get("steps"), line.get("seconds")
-        time, start = number(line.get("time")), number(line.get("start"))
-        if not isinstance(step, int) or not isinstance(steps, int) or not isinstance(seconds, dict):
+        try:
+            step, steps, seconds = line["step"], line["steps"], line["seconds"]
+            time, start = line["time"], line["start"]
+            # Sums leave the range of numbers for NaN and infinity alone.
+            is_sound = -_FAR < time + start + sum(seconds.values()) < _FAR and min(seconds.values(), default=0) >= 0
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError):
             continue
-        if time is None or start is None or not (math.isfinite(time) and math.isfinite(start)):
-            continue
-        parts = {str(name): value for name, each in seconds.items() if (value := number(each)) is not None}
-        parts = {name: value for name, value in parts.items() if 0 <= value < 1e12}
-        rates = [number(line.get(f"{what}_per_second")) or 0.0 for what in ("tokens", "flops")]
-        amounts = [rate * parts.get("train", 0.0) for rate in rates]
-        found.append(Lap(step, max(steps, 0), time, start, parts, *amounts, line=line))
+        if is_sound and type(step) is int and type(steps) is int and -_FAR < step < _FAR:
+            found.append(Lap(step, max(steps, 0), float(time), float(start), seconds, line))
     return found
 
 
@@ -81,8 +80,11 @@ class Axes:
     @classmethod
     def of(cls, laps: list[Lap]) -> Axes:
         kept, _ = kept_and_redone(laps)
-        sums = [np.cumsum([value(lap) for lap in kept]) for value in (_whole_seconds, _tokens, _flops)]
-        return cls(np.array([lap.step for lap in kept], dtype=np.float64), *sums)
+        trained, lines = np.array([lap.train for lap in kept]), [lap.line for lap in kept]
+        whole = np.array([sum(lap.seconds.values()) - lap.seconds.get("data", 0.0) for lap in kept])
+        amounts = [np.nan_to_num(column(lines, f"{what}_per_second")) * trained for what in ("tokens", "flops")]
+        steps = np.array([lap.step for lap in kept], dtype=np.float64)
+        return cls(steps, np.cumsum(whole), *map(np.cumsum, amounts))
 
     def at(self, steps: np.ndarray, what: str) -> np.ndarray:
         """The value on axis ``what`` at ``steps``, between two lines in proportion."""
@@ -90,18 +92,6 @@ class Axes:
         if not len(self.step):
             return np.full(len(steps), np.nan)
         return np.interp(steps, np.concatenate([[0.0], self.step]), np.concatenate([[0.0], values]))
-
-
-def _whole_seconds(lap: Lap) -> float:
-    return sum(value for name, value in lap.seconds.items() if name != "data")
-
-
-def _tokens(lap: Lap) -> float:
-    return lap.tokens
-
-
-def _flops(lap: Lap) -> float:
-    return lap.flops
 
 
 def goodput(laps: list[Lap]) -> dict[str, float]:

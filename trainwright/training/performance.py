@@ -14,7 +14,7 @@ from typing import Any
 
 from trainwright.core.files import append_text
 from trainwright.core.main_memory import machine_memory, process_memory
-from trainwright.core.speed import Speed
+from trainwright.core.speed import Speed, Stretch
 from trainwright.engines.torch.peak_flops import peak_flops
 from trainwright.training.counting import flops_per_token
 from trainwright.training.one_writer import may_write
@@ -22,6 +22,8 @@ from trainwright.training.run import TrainingRun
 from trainwright.training.save_model import run_folder
 
 FILE = "performance.jsonl"
+#: A line tells of at least this part of the time so far: of days, too, there are a few thousand lines.
+SMALLEST_LINE = 1 / 1000
 SECONDS_BETWEEN_WRITES = 1.0
 
 
@@ -33,35 +35,46 @@ def begin_steps(run: TrainingRun) -> None:
 
 
 def measure(run: TrainingRun) -> None:
-    """Set ``state.speed`` to what was measured since the log before, and keep it in the run directory."""
+    """Set ``state.speed`` to what was measured since the log before, and keep it for the run directory."""
     state, spent = run.setup.state, run.spent
     waited, passed = run.feed.take_waiting()
     state.data_wait = waited / max(passed, 1e-9)
     seconds = spent.take(waited)
     step, tokens, flops = spent.counted
-    # What is counted only when a run goes on from a checkpoint was not trained here.
-    steps = state.global_step - step
     spent.counted = (state.global_step, state.num_input_tokens_seen, state.total_flos)
-    trained = max(seconds.get("train", 0.0), 1e-9)
+    # After a rewind there are fewer of all of them than before.
+    steps = max(state.global_step - step, 0)
     operations = max(state.total_flos - flops, 0.0)
     per_token = flops_per_token(run.setup)
-    counted = state.num_input_tokens_seen - tokens or (operations / per_token if per_token else 0)
+    counted = max(state.num_input_tokens_seen - tokens, 0) or (operations / per_token if per_token else 0.0)
+    now = Stretch()
+    now.add(steps, counted, operations, seconds)
+    state.speed = _speed_over(run, now)
+    spent.stretch.add(steps, counted, operations, seconds)
+    if spent.stretch.length >= spent.told * SMALLEST_LINE:
+        _note(run)
+    # Whoever logs every step does not want to open a file in every step.
+    if time.perf_counter() - spent.written_at > SECONDS_BETWEEN_WRITES:
+        _write(run)
+
+
+def _speed_over(run: TrainingRun, part: Stretch) -> Speed:
+    trained = max(part.seconds.get("train", 0.0), 1e-9)
     memory, total = _memory(run)
-    args = run.setup.args
-    peak = peak_flops(args.device, is_half=bool(args.bf16 or args.fp16)) if operations else None
-    state.speed = Speed(
-        steps=steps,
-        seconds=seconds,
-        steps_per_second=steps / trained,
-        samples_per_second=steps * run.plan.samples / max(run.plan.max_steps, 1) / trained,
-        tokens_per_second=counted / trained if counted else None,
-        flops_per_second=operations / trained if operations else None,
-        mfu=None if peak is None else operations / trained / peak / run.setup.backend.world_size,
-        data_wait=state.data_wait,
+    args, plan = run.setup.args, run.plan
+    peak = peak_flops(args.device, is_half=bool(args.bf16 or args.fp16)) if part.flops else None
+    return Speed(
+        steps=part.steps,
+        seconds={name: round(value, 6) for name, value in part.seconds.items()},
+        steps_per_second=part.steps / trained,
+        samples_per_second=part.steps * plan.samples / max(plan.max_steps, 1) / trained,
+        tokens_per_second=part.tokens / trained if part.tokens else None,
+        flops_per_second=part.flops / trained if part.flops else None,
+        mfu=None if peak is None else part.flops / trained / peak / run.setup.backend.world_size,
+        data_wait=min(part.seconds.get("data", 0.0) / trained, 1.0),
         memory=memory,
         memory_total=total,
     )
-    _write(run, state.speed)
 
 
 def _memory(run: TrainingRun) -> tuple[int | None, int | None]:
@@ -75,18 +88,25 @@ def _memory(run: TrainingRun) -> tuple[int | None, int | None]:
     return None, None
 
 
-def _write(run: TrainingRun, speed: Speed) -> None:
-    known = {name: _short(value) for name, value in asdict(speed).items() if value is not None}
+def _note(run: TrainingRun) -> None:
+    """One line for all since the line before."""
     state, spent = run.setup.state, run.spent
+    if not spent.stretch.length:
+        return
+    speed = _speed_over(run, spent.stretch)
+    spent.told, spent.stretch = spent.told + spent.stretch.length, Stretch()
+    known = {name: _short(value) for name, value in asdict(speed).items() if value is not None}
     line = {"step": state.global_step, "time": round(time.time(), 3), "start": round(spent.start, 3), **known}
     spent.unwritten.append(json.dumps(line) + "\n")
-    # Whoever logs every step does not want to open a file in every step.
-    if time.perf_counter() - spent.written_at > SECONDS_BETWEEN_WRITES:
-        write_lines(run)
 
 
 def write_lines(run: TrainingRun) -> None:
-    """Write the lines that wait."""
+    """The training is over: write what no line tells of yet."""
+    _note(run)
+    _write(run)
+
+
+def _write(run: TrainingRun) -> None:
     setup, spent = run.setup, run.spent
     lines, spent.unwritten, spent.written_at = spent.unwritten, [], time.perf_counter()
     if not lines or not setup.args.should_save or run.is_over or not may_write(run):

@@ -8,7 +8,7 @@ from trainwright.plots.charts import share_bar
 from trainwright.report.blocks import Block, Folded, Picture, Section, Table, Text
 from trainwright.report.lines import Entry, number
 from trainwright.report.stored_run import StoredRun
-from trainwright.report.time_spent import goodput, laps_of, starts_of
+from trainwright.report.time_spent import goodput, starts_of
 from trainwright.report.words import duration, shortened, value_of, when
 
 _COLOURS = {
@@ -26,7 +26,7 @@ _MOST_EVENTS = 200
 
 def time_section(run: StoredRun) -> Section:
     """The goodput bar and its numbers."""
-    parts = goodput(laps_of(run.performance))
+    parts = goodput(run.laps)
     if not parts:
         return Section("Where the time went")
     total = sum(parts.values())
@@ -36,7 +36,7 @@ def time_section(run: StoredRun) -> Section:
         Picture(f"Shares of the time: {words}", [("", share_bar(parts, _COLOURS))]),
         Table(("", "time", "share"), rows),
     ]
-    again = [start for start, step in starts_of(laps_of(run.performance)) if step]
+    again = [start for start, step in starts_of(run.laps) if step]
     if again:
         blocks.append(Text(f"It was started again {len(again)} times; steps that were done again count as such."))
     return Section("Where the time went", blocks)
@@ -95,7 +95,7 @@ def _rows(run: StoredRun, events: list[Entry]) -> list[tuple[str, str, str, str]
     ]
     rows += [
         (start, (str(step), when(start), "started again", f"by another process, from step {step}"))
-        for start, step in starts_of(laps_of(run.performance))
+        for start, step in starts_of(run.laps)
         if step and events and any(event.get("kind") not in _HOUSEKEEPING for event in events)
     ]
     return [row for _, row in sorted(rows, key=lambda row: row[0])]

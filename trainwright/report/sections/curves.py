@@ -10,9 +10,9 @@ import numpy as np
 from trainwright.plots.curves import Line, curves
 from trainwright.report.blocks import Beside, Block, Folded, Picture, Section
 from trainwright.report.facts import is_bookkeeping
-from trainwright.report.lines import Entry, number
+from trainwright.report.lines import Entry, column
 from trainwright.report.stored_run import StoredRun
-from trainwright.report.time_spent import Axes, kept_and_redone, laps_of
+from trainwright.report.time_spent import Axes, kept_and_redone
 from trainwright.report.words import shortened
 
 #: What is written below the picture.
@@ -39,27 +39,25 @@ def series_of(lines: Sequence[Entry]) -> dict[str, Series]:
     >>> found["loss"].values.tolist()
     [3.0, 2.0]
     """
-    steps: dict[str, list[float]] = {}
-    values: dict[str, list[float]] = {}
-    for line in lines:
-        # The summary at the end is no point of any curve.
-        if "train_loss" in line or (step := number(line.get("step"))) is None:
+    # The summary at the end is no point of any curve.
+    known = [line for line in lines if "train_loss" not in line]
+    steps = column(known, "step")
+    # Keys of lines come in a few combinations, however many lines there are.
+    names = dict.fromkeys(name for keys in dict.fromkeys(map(tuple, known)) for name in keys)
+    found = {}
+    for name in names:
+        if is_bookkeeping(name):
             continue
-        for name, value in line.items():
-            found = value if type(value) is float else number(value)
-            if found is not None:
-                steps.setdefault(name, []).append(step)
-                values.setdefault(name, []).append(found)
-    return {
-        name: Series(name, np.array(steps[name]), np.array(values[name]))
-        for name in values
-        if not is_bookkeeping(name) and len(values[name]) > 1
-    }
+        values = column(known, name)
+        is_there = np.array([name in line for line in known]) & np.isfinite(steps)
+        if np.isfinite(values[is_there]).sum() > 1:
+            found[name] = Series(name, steps[is_there], values[is_there])
+    return found
 
 
 def curve_section(run: StoredRun) -> Section:
     """Loss and metrics first, then what drives them, then the rest in a folder."""
-    found, axes = series_of(run.metrics), Axes.of(laps_of(run.performance))
+    found, axes = series_of(run.metrics), Axes.of(run.laps)
     losses = [name for name in found if name == "loss" or (name.startswith("eval_") and name.endswith("loss"))]
     metrics = [name for name in found if name.startswith("eval_") and name not in losses]
     driven = [name for name in ("learning_rate", "grad_norm") if name in found]
@@ -119,23 +117,10 @@ def _plain(series: Series, *, log: bool = False) -> Picture:
 
 def _speed(run: StoredRun) -> list[Picture]:
     """Throughput and memory, by step."""
-    kept, _ = kept_and_redone(laps_of(run.performance))
-    kept = [lap for lap in kept if lap.steps]
-    found: list[Picture] = []
-    for unit in ("tokens", "samples", "steps"):
-        rates = [number(lap.line.get(f"{unit}_per_second")) or np.nan for lap in kept]
-        if np.isfinite(rates).sum() > 1:
-            found.append(_over([lap.step for lap in kept], rates, f"{unit} per second"))
-            break
-    memory = [(number(lap.line.get("memory")) or np.nan) / 2**30 for lap in kept]
-    if np.isfinite(memory).sum() > 1:
-        found.append(_over([lap.step for lap in kept], memory, "memory in GiB"))
-    shares = [(number(lap.line.get("mfu")) or np.nan) * 100 for lap in kept]
-    if np.isfinite(shares).sum() > 1:
-        found.append(_over([lap.step for lap in kept], shares, "MFU in %"))
-    return found
-
-
-def _over(steps: Sequence[float], values: Sequence[float], name: str) -> Picture:
-    series = Series(name, np.array(steps, dtype=np.float64), np.array(values))
-    return _plain(series)
+    kept = [lap for lap in kept_and_redone(run.laps)[0] if lap.steps]
+    lines, steps = [lap.line for lap in kept], np.array([lap.step for lap in kept], dtype=np.float64)
+    rates = ((f"{unit} per second", column(lines, f"{unit}_per_second")) for unit in ("tokens", "samples", "steps"))
+    throughput = next((found for found in rates if np.isfinite(found[1]).sum() > 1), None)
+    others = [("memory in GiB", column(lines, "memory") / 2**30), ("MFU in %", column(lines, "mfu") * 100)]
+    drawn = [one for one in [throughput, *others] if one is not None and np.isfinite(one[1]).sum() > 1]
+    return [_plain(Series(name, steps, values)) for name, values in drawn]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
+import numpy as np
 
 from trainwright.report.blocks import Block, Cards, Section, Table, Text
 from trainwright.report.facts import is_bookkeeping
-from trainwright.report.lines import Entry, number
+from trainwright.report.lines import Entry, column, number
 from trainwright.report.stored_run import StoredRun, last_logged, main_metric
-from trainwright.report.time_spent import goodput, laps_of
+from trainwright.report.time_spent import goodput
 from trainwright.report.words import duration, rate_of, shortened, size_of, value_of
 
 
@@ -33,9 +33,9 @@ def _metric_cards(run: StoredRun) -> list[tuple[str, str, str]]:
     deciding = main_metric(_newest_evaluation(run) or last)
     if deciding is not None and run.best is None:
         cards.append((deciding[0], value_of(deciding[1]), "last"))
-    losses = [value for line in run.metrics if (value := number(line.get("loss"))) is not None]
-    if losses:
-        cards.append(("training loss", value_of(losses[-1]), f"from {value_of(losses[0])}"))
+    losses = column(run.metrics, "loss")
+    if len(losses := losses[np.isfinite(losses)]):
+        cards.append(("training loss", value_of(float(losses[-1])), f"from {value_of(float(losses[0]))}"))
     return cards
 
 
@@ -45,7 +45,7 @@ def _length_cards(run: StoredRun) -> list[tuple[str, str, str]]:
     if step is not None:
         most = end.max_steps if end is not None else None
         cards.append(("steps", f"{step:,}", "" if most is None or most == step else f"of {most:,}"))
-    parts = goodput(laps_of(run.performance))
+    parts = goodput(run.laps)
     if parts:
         total = sum(parts.values())
         share = parts.get("computing", 0.0) / total
@@ -55,16 +55,17 @@ def _length_cards(run: StoredRun) -> list[tuple[str, str, str]]:
 
 def _speed_cards(run: StoredRun) -> list[tuple[str, str, str]]:
     cards = []
+    mfu, memory = column(run.performance, "mfu"), column(run.performance, "memory")
+    note = f"{np.nanmedian(mfu):.0%} of what the GPU can do" if np.isfinite(mfu).any() else "median"
     for unit in ("tokens", "samples"):
-        rates = [rate for line in run.performance if (rate := number(line.get(f"{unit}_per_second")))]
-        if rates:
-            mfu = [share for line in run.performance if (share := number(line.get("mfu")))]
-            note = f"{statistics.median(mfu):.0%} of what the GPU can do" if mfu else "median"
-            cards.append(("speed", rate_of(statistics.median(rates), unit), note))
+        rates = column(run.performance, f"{unit}_per_second")
+        # The lines of the last evaluation and save train nothing.
+        rates = rates[np.isfinite(rates) & (rates > 0)]
+        if len(rates):
+            cards.append(("speed", rate_of(float(np.median(rates)), unit), note))
             break
-    memory = [value for line in run.performance if (value := number(line.get("memory")))]
-    if memory:
-        cards.append(("memory", size_of(max(memory)), "at most"))
+    if np.isfinite(memory).any():
+        cards.append(("memory", size_of(float(np.nanmax(memory))), "at most"))
     return cards
 
 
