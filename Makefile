@@ -6,7 +6,7 @@ PIP     = $(BIN)/pip install --quiet --disable-pip-version-check
 # torch first and pinned, so that no later requirement pulls another build of it.
 CONSTRAIN := -c constraints.txt
 
-.PHONY: help demo test check test-full test-jax test-mindspore test-ecosystem bench format clean
+.PHONY: help demo test check test-full test-jax test-mindspore test-ecosystem test-browser bench format clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -54,17 +54,17 @@ check: $(VENV)/dev  ## format, lint, types, layers and fast tests: the daily loo
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not full and not gpu and not jax and not mindspore and not ecosystem"
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not full and not gpu and not jax and not mindspore and not ecosystem and not browser"
 
 test: $(VENV)/dev  ## everything, with sampled points and one seed: what CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not full and not gpu and not jax and not mindspore and not ecosystem"
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not full and not gpu and not jax and not mindspore and not ecosystem and not browser"
 
-test-full: $(VENV)/full test-jax test-mindspore test-ecosystem  ## all points, several seeds, every engine; before an issue is resolved
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not gpu and not jax and not mindspore and not ecosystem" --seeds 5 --hypothesis-profile=thorough
+test-full: $(VENV)/full test-jax test-mindspore test-ecosystem test-browser  ## all points, several seeds, every engine; before an issue is resolved
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not gpu and not jax and not mindspore and not ecosystem and not browser" --seeds 5 --hypothesis-profile=thorough
 
 test-jax: .venv-jax/ready  ## the tests of engine="jax", in .venv-jax; within 15 minutes
 	timeout -s KILL 900 .venv-jax/bin/pytest -n 2 --dist loadgroup -m jax tests/engines
@@ -88,6 +88,17 @@ test-mindspore: .venv-mindspore/ready  ## the tests of engine="mindspore", in .v
 test-ecosystem: .venv-ecosystem/ready  ## TRL, sentence-transformers, axolotl, LLaMA-Factory, ... on our Trainer; writes docs/libraries.md
 	REPOSITORIES='$(REPOSITORIES)' .venv-ecosystem/bin/pytest -n 2 -m ecosystem tests/ecosystem
 
+# Chromium and tmux are Debian's, and installed where they are missing.
+$(VENV)/browser: $(VENV)/dev
+	$(PIP) $(CONSTRAIN) --group browser
+	@touch $@
+
+SUDO = $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+
+test-browser: $(VENV)/browser  ## reports in a real Chromium, the terminal in a real tmux; writes their pictures into docs/pictures
+	@{ command -v chromium && command -v tmux; } >/dev/null || { $(SUDO) apt-get -qq update && $(SUDO) apt-get -qq install -y chromium tmux; }
+	timeout -s KILL 900 $(BIN)/pytest -n 2 -m browser tests/browser
+
 bench: $(VENV)/dev  ## measure; results belong into bench/RESULTS.md
 	$(BIN)/python bench/correctness.py
 	$(BIN)/python bench/imports.py
@@ -104,6 +115,7 @@ bench: $(VENV)/dev  ## measure; results belong into bench/RESULTS.md
 	$(BIN)/python bench/recipes_grammar.py
 	$(BIN)/python bench/recipes_characters.py
 	$(BIN)/python bench/export.py
+	$(BIN)/python bench/report.py
 
 format: $(VENV)/dev  ## rewrite what `make check` would complain about
 	$(BIN)/ruff format .

@@ -65,7 +65,14 @@ class Slow(TrainerCallback):
         time.sleep(0.02)
 
 
-def build(folder: Path, callbacks: list[Any] | None = None, **extra: Any) -> Trainer:
+def build(
+    folder: Path,
+    callbacks: list[Any] | None = None,
+    *,
+    eval_dataset: Any = None,
+    compute_metrics: Any = None,
+    **extra: Any,
+) -> Trainer:
     settings: dict[str, Any] = {
         "output_dir": str(folder),
         "max_steps": STEPS,
@@ -81,7 +88,14 @@ def build(folder: Path, callbacks: list[Any] | None = None, **extra: Any) -> Tra
         "log_level": "warning",
         **extra,
     }
-    return Trainer(Net(), TrainingArguments(**settings), train_dataset=rows(), callbacks=callbacks)
+    return Trainer(
+        Net(),
+        TrainingArguments(**settings),
+        train_dataset=rows(),
+        eval_dataset=eval_dataset,
+        compute_metrics=compute_metrics,
+        callbacks=callbacks,
+    )
 
 
 def fingerprint(trainer: Trainer) -> str:

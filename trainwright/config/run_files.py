@@ -76,6 +76,40 @@ class EventLine(TypedDict):
     message: str
 
 
+class PerformanceLine(TypedDict):
+    """Where the time went since the line before; of long runs, a thousandth of the time so far at least.
+
+    The file is only ever added to: steps that were done again after a kill stand there twice. Rates are of training
+    alone, without evaluations and saves.
+    """
+
+    step: int
+    time: float
+    start: Annotated[float, "When this process began to train: processes of a run are told apart by it."]
+    steps: Annotated[int, "Trained since the line before."]
+    seconds: Annotated[dict[str, float], "By what they were spent on: begin, train, evaluate, save; data is in train."]
+    steps_per_second: NotRequired[float]
+    samples_per_second: NotRequired[float]
+    tokens_per_second: NotRequired[float]
+    flops_per_second: NotRequired[float]
+    mfu: NotRequired[Annotated[float, "Share of what the GPU can do."]]
+    data_wait: NotRequired[Annotated[float, "Share of the time of training that went into waiting for data."]]
+    memory: NotRequired[Annotated[int, "Bytes."]]
+    memory_total: NotRequired[Annotated[int, "Bytes."]]
+
+
+class LayersRecord(TypedDict):
+    """What a recipe has made of the model's layers."""
+
+    layers: Annotated[list[dict[str, Any]], "Each with name, weights, sparsity and bits."]
+
+
+class TablesRecord(TypedDict):
+    """Tables of one's own for the report."""
+
+    tables: Annotated[list[dict[str, Any]], "Each with title, head and rows of text."]
+
+
 class EnvironmentRecord(TypedDict):
     """What the last start of the run ran on."""
 
@@ -159,6 +193,12 @@ RUN = (
     RunFile("metrics.jsonl", "lines", "0.1", "Everything that was logged.", MetricsLine),
     RunFile("log_history.jsonl", "lines", "0.2", "Of logged values that JSON changes, how they were in `log_history`."),
     RunFile("events.jsonl", "lines", "0.1", "What happened besides.", EventLine),
+    RunFile("performance.jsonl", "lines", "0.3", "Where the time went.", PerformanceLine),
+    RunFile("evaluation.json", "json", "0.3", "By set: what the newest evaluation's predictions look like."),
+    RunFile("layers.json", "json", "0.3", "Zeros and bits of each layer, where a recipe ran.", LayersRecord),
+    RunFile("tables.json", "json", "0.3", "Tables for the report, by `add_table`.", TablesRecord),
+    RunFile("report.html", "other", "0.3", "The report: open it in a browser."),
+    RunFile("report.md", "other", "0.3", "The same as text."),
     RunFile("trainer_state.json", "json", "0.1", "The whole record, once training has ended.", StateRecord),
     RunFile("finished.json", "json", "0.2", "There if the training is over.", FinishedRecord),
     RunFile("preempted.json", "json", "0.1", "There if it was stopped and waits.", PreemptedRecord),
@@ -212,7 +252,7 @@ def page() -> str:
     schemas = {one.schema: one for one in (*RUN, *CHECKPOINT) if one.schema is not None}
     for schema, file in schemas.items():
         each = "Each line" if file.form == "lines" else "It"
-        parts.append(f"### {file.name}\n\n{schema.__doc__} {each} has at least:\n\n{_keys(schema)}")
+        parts.append(f"### {file.name}\n\n{schema.__doc__} {each} has at least:\n\n{keys_of(schema)}")
     return "\n".join(parts)
 
 
@@ -221,9 +261,10 @@ def _table(files: tuple[RunFile, ...]) -> str:
     return "\n".join(["| file | form | since | what |", "|---|---|---|---|", *rows, ""])
 
 
-def _keys(schema: type) -> str:
+def keys_of(schema: type) -> str:
+    """The keys of a TypedDict as a list in Markdown."""
     assert is_typeddict(schema)
-    hints = get_type_hints(schema, vars(sys.modules[__name__]), include_extras=True)
+    hints = get_type_hints(schema, vars(sys.modules[schema.__module__]), include_extras=True)
     names = [f"- `{name}`: {_words(kind)}" for name, kind in hints.items()]
     if schema is HistoryLine:
         names.insert(2, "- `from`: anything")

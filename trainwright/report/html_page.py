@@ -166,7 +166,7 @@ def _picture(picture: Picture, numbers: count[int]) -> str:
 
 
 def _source(svg: str) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode('utf-8', 'replace')).decode()}"
 
 
 def _base64(data: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypedDict
 
+from trainwright.config.run_files import keys_of
+
 
 class ListedRun(TypedDict):
     """One run of `trainwright runs --json`, which prints a list of them."""
@@ -73,3 +75,30 @@ FORMS = {
     "a run in trainwright compare --json": ComparedRun,
     "trainwright report --json": ReportFiles,
 }
+
+_HEAD = """# Commands about runs
+
+They read the files of a run's folder, never its process, and start no framework: a second at most.
+
+    trainwright runs                     # all runs below ./runs: state, last and best metric, age, size
+    trainwright runs elsewhere --state failed
+    trainwright show runs/digits         # one run: state, numbers, checkpoints, settings and their history
+    trainwright compare runs/a runs/b    # settings that differ, numbers; --html writes a page with curves
+    trainwright report runs/digits       # report.html and report.md, anew; docs/reports.md
+
+Each prints JSON with `--json`, in the forms below. Names, keys and their types stay within a major version; keys may
+be added. NaN and infinity are null. Made by `python -m trainwright.report.json_forms`; a test holds the commands
+against it.
+"""
+
+
+def page() -> str:
+    """docs/run-commands.md."""
+    parts = [_HEAD]
+    for command, form in FORMS.items():
+        parts.append(f"## {command}\n\n{form.__doc__}\n\n{keys_of(form)}")
+    return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -38,6 +38,7 @@ def _block(block: Block) -> str:
         case Text(text):
             return _said(text)
         case Code(text):
+            text = "".join(c if c == "\n" or c.isprintable() else " " for c in text)
             # No line of it can end the block.
             fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
             return f"{fence}\n{text}\n{fence}"

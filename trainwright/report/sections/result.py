@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from trainwright.report.blocks import Block, Cards, Section, Table, Text
@@ -18,9 +20,20 @@ def result(run: StoredRun) -> Section:
     blocks: list[Block] = [Cards(cards)] if cards else [Text("Nothing was logged.")]
     if failure := run.failure:
         blocks.insert(0, Text(shortened(str(failure.get("message", "It failed.")), 2000)))
+    if (step := _first_without_a_loss(run)) is not None:
+        blocks.append(Text(f"The loss is not a number from step {step:,} on, or in between: NaN or infinity."))
     if rows := _last_evaluation(run):
         blocks.append(Table(("metric", "last", "best", "at step"), rows))
     return Section("Result", blocks)
+
+
+def _first_without_a_loss(run: StoredRun) -> int | None:
+    for name in ("loss", "eval_loss"):
+        for line in run.metrics:
+            if name in line and not math.isfinite(number(line[name]) or 0.0):
+                step = line.get("step")
+                return step if isinstance(step, int) else 0
+    return None
 
 
 def _metric_cards(run: StoredRun) -> list[tuple[str, str, str]]:
