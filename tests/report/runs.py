@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 #: Names and samples that would do something in a page, a terminal or a table, if anybody let them.
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -57,7 +59,9 @@ def stored_run(folder: Path, *, steps: int = 20, state: str = "finished", name: 
     write_lines(folder / "events.jsonl", events)
     config = {"output_dir": str(folder), "learning_rate": 1e-3, "seed": 1, "metric_for_best_model": name}
     config["greater_is_better"] = True
-    (folder / "config.yaml").write_text(json.dumps(config))
+    (folder / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False))
+    record = {"best_metric": 1 - 1 / max(steps - steps % 5, 1), "global_step": steps, "log_history": []}
+    (folder / "trainer_state.json").write_text(json.dumps(record))
     (folder / "run.json").write_text(json.dumps({"id": "0123abcd", "began": now, "owns_unnamed": True}))
     if state == "finished":
         (folder / "finished.json").write_text(json.dumps({"step": steps, "max_steps": steps, "time": now}))

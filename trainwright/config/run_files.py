@@ -6,6 +6,7 @@ against it.
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import (
     Annotated,
@@ -280,7 +281,7 @@ def _words(kind: Any) -> str:
     if kind is Any:
         return "anything"
     text = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
-    return text.replace("typing.", "").replace(" | None", ", or null")
+    return re.sub(r"\w+(\.\w+)*\.(?=\w)", "", text).replace(" | None", ", or null")
 
 
 if __name__ == "__main__":
