@@ -54,17 +54,17 @@ check: $(VENV)/dev  ## format, lint, types, layers and fast tests: the daily loo
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not full and not gpu and not jax and not mindspore and not ecosystem"
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not full and not gpu and not jax and not mindspore and not ecosystem and not browser"
 
 test: $(VENV)/dev  ## everything, with sampled points and one seed: what CI runs
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not full and not gpu and not jax and not mindspore and not ecosystem"
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not full and not gpu and not jax and not mindspore and not ecosystem and not browser"
 
 test-full: $(VENV)/full test-jax test-mindspore test-ecosystem  ## all points, several seeds, every engine; before an issue is resolved
-	$(BIN)/pytest -n 2 --dist loadgroup -m "not gpu and not jax and not mindspore and not ecosystem" --seeds 5 --hypothesis-profile=thorough
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not gpu and not jax and not mindspore and not ecosystem and not browser" --seeds 5 --hypothesis-profile=thorough
 
 test-jax: .venv-jax/ready  ## the tests of engine="jax", in .venv-jax; within 15 minutes
 	timeout -s KILL 900 .venv-jax/bin/pytest -n 2 --dist loadgroup -m jax tests/engines

@@ -90,7 +90,9 @@ def _said(text: object) -> str:
 
 
 def _section(section: Section, numbers: count[int]) -> str:
-    return f"<section><h2>{_said(section.title)}</h2>{''.join(_block(one, numbers) for one in section.blocks)}</section>"
+    return (
+        f"<section><h2>{_said(section.title)}</h2>{''.join(_block(one, numbers) for one in section.blocks)}</section>"
+    )
 
 
 def _block(block: Block, numbers: count[int]) -> str:
