@@ -25,6 +25,8 @@ class Seen:
 
     #: The screen after each piece of output, without what is empty at its foot.
     screens: list[list[str]] = field(default_factory=list)
+    #: The same with colours, where they were asked for.
+    styled: list[list[list[pyte.screens.Char]]] = field(default_factory=list)
     code: int = 0
     screen: pyte.HistoryScreen | None = None
 
@@ -40,7 +42,9 @@ class Seen:
         return [line.rstrip() for line in gone] + self.last
 
 
-def watch(script: Path, *words: str, columns: int = 80, lines: int = 24, within: float = 90.0) -> Seen:
+def watch(
+    script: Path, *words: str, columns: int = 80, lines: int = 24, within: float = 90.0, styled: bool = False
+) -> Seen:
     """Run a Python script in a terminal of this size until it ends."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
@@ -49,7 +53,7 @@ def watch(script: Path, *words: str, columns: int = 80, lines: int = 24, within:
         stdin=follower,
         stdout=follower,
         stderr=follower,
-        env={**_without_size(), "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"},
+        env={**without_size(), "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8"},
         start_new_session=True,
     )
     os.close(follower)
@@ -64,6 +68,9 @@ def watch(script: Path, *words: str, columns: int = 80, lines: int = 24, within:
             while shown and not shown[-1]:
                 shown.pop()
             seen.screens.append(shown)
+            if styled:
+                buffer = seen.screen.buffer
+                seen.styled.append([[buffer[y][x] for x in range(columns)] for y in range(lines)])
         seen.code = child.wait(max(until - time.monotonic(), 1))
     finally:
         if child.poll() is None:
@@ -73,7 +80,8 @@ def watch(script: Path, *words: str, columns: int = 80, lines: int = 24, within:
     return seen
 
 
-def _without_size() -> dict[str, str]:
+def without_size() -> dict[str, str]:
+    """The environment, without what says how large a terminal is and what it can do."""
     names = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
     return {name: value for name, value in os.environ.items() if name not in names}
 

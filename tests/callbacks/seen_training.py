@@ -1,4 +1,4 @@
-"""A short training for a real terminal: ``python seen_training.py <folder> [stop|fail]``."""
+"""A short training for a real terminal: ``python seen_training.py <folder> [stop|fail|slow]``."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ torch.set_num_threads(1)
 class Talks(TrainerCallback):
     """Does what users' code does while a panel is shown."""
 
-    def __init__(self, fails: bool) -> None:
-        self.fails = fails
+    def __init__(self, fails: bool, seconds: float) -> None:
+        self.fails, self.seconds = fails, seconds
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        time.sleep(0.06)
+        time.sleep(self.seconds)
         if state.global_step == 10:
             print("printed at step 10")
             print("to stderr at step 10", file=sys.stderr)
@@ -53,7 +53,7 @@ def main(folder: str, how: str = "") -> None:
         report_to="none",
     )
     rows = classification_rows(32)
-    callbacks: list[Any] = [Talks(how == "fail")]
+    callbacks: list[Any] = [Talks(how == "fail", 0.4 if how == "slow" else 0.06)]
     if how == "stop":
         callbacks.append(EarlyStoppingCallback(1))
     measure = lambda found: {"accuracy": float((found.predictions.argmax(-1) == found.label_ids).mean())}  # noqa: E731

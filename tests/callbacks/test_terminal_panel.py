@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 
-from tests.terminal import Seen, watch
+import pytest
+
+from tests.terminal import Seen, watch, without_size
 from trainwright.callbacks.run_facts import RunFacts
 from trainwright.core.events import RunEvents
 from trainwright.core.speed import Speed
 
+ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("seen_training.py")
 SAID = (
     "printed at step 10",
@@ -29,7 +37,7 @@ def assert_shows_everything(seen: Seen) -> None:
     panel = "\n".join(whole[-1])
     for part in ("train ━", "24  0:0", "epoch ━", " of 3", "loss  ", "▁", " grad ", " samples/s", "waits for data "):
         assert part in panel, panel
-    for part in ("memory ", "eval  loss ", "accuracy 0."):
+    for part in ("memory ", "eval  loss ", "accuracy 0.", "best  accuracy 0."):
         assert part in panel, panel
 
 
@@ -68,6 +76,35 @@ def test_in_a_low_terminal_only_the_bar_is_shown_and_an_error_stands_below_it(tm
     assert lines[end].endswith(": RuntimeError: the user's own mistake")
     assert bar < end < lines.index("Traceback (most recent call last):")
     assert lines[-1] == "RuntimeError: the user's own mistake"
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+def test_in_tmux_the_panel_is_whole_also_after_the_pane_has_changed_its_size(tmp_path: Path) -> None:
+    def tmux(*words: str) -> str:
+        place = ["tmux", "-f", "/dev/null", "-S", str(tmp_path / "socket")]
+        return subprocess.run([*place, *words], env=without_size(), capture_output=True, text=True, check=True).stdout
+
+    command = shlex.join([sys.executable, str(SCRIPT), str(tmp_path / "run"), "slow"])
+    tmux("new-session", "-d", "-x", "100", "-y", "30", f"PYTHONPATH={ROOT} {command}; sleep 60")
+    try:
+        seen = []
+        for columns in (100, 60, 120):
+            tmux("resize-window", "-x", str(columns), "-y", "30")
+            until = time.monotonic() + 30
+            # Lines that stood there when the pane became narrower were broken by tmux itself: the next drawing counts.
+            time.sleep(1.0)
+            while "saved checkpoint-" not in (screen := tmux("capture-pane", "-p")) and time.monotonic() < until:
+                time.sleep(0.1)
+            seen.append(screen)
+        for screen in seen:
+            panel = screen[screen.rindex("train ━") :]
+            assert [line[:6] for line in panel.splitlines() if line.strip()][:3] == ["train ", "epoch ", "loss  "], (
+                screen
+            )
+            assert "saved checkpoint-" in panel
+    finally:
+        tmux("kill-server")
 
 
 def test_facts_take_a_second_line_in_narrow_terminals_and_stay_within_them() -> None:

@@ -126,7 +126,12 @@ class ProgressCallback(TrainerCallback):
         if epochs is not None and epochs > 1:
             bars.epoch = EpochRow(epochs, lambda: self._state.epoch)
         has_blocks = bars.console.encoding.startswith("utf")
-        self._facts = RunFacts(events, args.metric_for_best_model, has_blocks=has_blocks)
+        self._facts = RunFacts(
+            events,
+            args.metric_for_best_model,
+            best=lambda: (self._state.best_metric, self._state.best_global_step),
+            has_blocks=has_blocks,
+        )
         bars.facts = self._facts.lines
 
     @harmless
@@ -185,8 +190,7 @@ class ProgressCallback(TrainerCallback):
     @harmless
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self._facts is not None:
-            best, at = state.best_metric, state.best_global_step
-            self._facts.note_evaluation(kwargs.get("metrics") or {}, step=state.global_step, best=best, best_step=at)
+            self._facts.note_evaluation(kwargs.get("metrics") or {}, step=state.global_step)
         self._end_prediction()
 
     @harmless

@@ -6,7 +6,7 @@ Written when something is logged, read by the thread that draws: whatever change
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trainwright.callbacks.sparkline import sparkline, thinner
@@ -25,17 +25,27 @@ Fact = tuple[str, list[str]]
 class RunFacts:
     """The newest of everything that a person wants to know of a training.
 
-    >>> facts = RunFacts(RunEvents(), "accuracy")
+    >>> facts = RunFacts(RunEvents(), "accuracy", best=lambda: (0.9, 10))
     >>> facts.note_log({"loss": 0.5, "learning_rate": 1e-3}, step=10, speed=None)
-    >>> facts.note_evaluation({"eval_loss": 0.4, "eval_accuracy": 0.9}, step=10, best=0.9, best_step=10)
+    >>> facts.note_evaluation({"eval_loss": 0.4, "eval_accuracy": 0.9}, step=10)
     >>> for line in facts.lines(60):
     ...     print(line)
     loss  ▁  0.5  lr 0.001
-    eval  loss 0.4  accuracy 0.9  best accuracy 0.9 at step 10
+    eval  loss 0.4  accuracy 0.9  at step 10
+    best  accuracy 0.9  at step 10
     """
 
-    def __init__(self, events: RunEvents | None, deciding: str | None, *, has_blocks: bool = True) -> None:
+    def __init__(
+        self,
+        events: RunEvents | None,
+        deciding: str | None,
+        *,
+        best: Callable[[], tuple[float | None, int | None]] = lambda: (None, None),
+        has_blocks: bool = True,
+    ) -> None:
         self._events, self._deciding, self._has_blocks = events, deciding, has_blocks
+        # Asked when drawing: whether an evaluation is the best is known after it was told.
+        self._best = best
         self._seen = 0 if events is None else len(events.recorded)
         self._losses: tuple[tuple[float, float], ...] = ()
         self._log: dict[str, Any] = {}
@@ -52,22 +62,16 @@ class RunFacts:
         self._log = {name: logs[name] for name in ("loss", "learning_rate", "grad_norm") if name in logs}
         self.speed = speed
 
-    def note_evaluation(
-        self, metrics: Mapping[str, Any], *, step: int, best: float | None, best_step: int | None
-    ) -> None:
-        """An evaluation, and the best of all so far where a metric decides."""
+    def note_evaluation(self, metrics: Mapping[str, Any], *, step: int) -> None:
+        """An evaluation."""
         words = []
         if isinstance(loss := metrics.get("eval_loss"), (int, float)):
             words.append(f"loss {number(loss)}")
         metric = deciding_metric(metrics, self._deciding)
         if metric is not None and metric[0] != "eval_loss":
             words.append(f"{metric[0]} {number(metric[1])}")
-        if best is not None and self._deciding is not None:
-            words.append(f"best {self._deciding.removeprefix('eval_')} {number(best)} at step {best_step}")
-        elif words:
-            words.append(f"at step {step}")
         if words:
-            self._evaluation = words
+            self._evaluation = [*words, f"at step {step}"]
 
     def lines(self, width: int) -> list[str]:
         """At most ``width`` columns each; where that is little, a fact takes a second line."""
@@ -78,6 +82,7 @@ class RunFacts:
             ("loss", self._loss_words(width)),
             ("speed", speed_words(self.speed)),
             ("eval", self._evaluation),
+            ("best", self._best_words()),
             ("saved", self._checkpoint_words()),
         ]
 
@@ -92,6 +97,12 @@ class RunFacts:
             if isinstance(log.get(name), (int, float)):
                 words.append(f"{short} {log[name]:.3g}")
         return words
+
+    def _best_words(self) -> list[str]:
+        value, step = self._best()
+        if value is None or self._deciding is None:
+            return []
+        return [f"{self._deciding.removeprefix('eval_')} {number(value)}", f"at step {step}"]
 
     def _checkpoint_words(self) -> list[str]:
         if self._events is None:
