@@ -212,6 +212,8 @@ def check_native(args: AllFields) -> None:
         _check_acceleration(args.acceleration)
     if is_ours(args, "profile") and args.profile is not None:
         parse_profile(args.profile)
+    if is_ours(args, "log_histograms"):
+        _at_least(args, "log_histograms", 1)
     if is_ours(args, "max_tokens_per_batch"):
         _at_least(args, "max_tokens_per_batch", 1)
     if is_ours(args, "micro_batch") and args.micro_batch != "auto":
