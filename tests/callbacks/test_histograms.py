@@ -57,7 +57,9 @@ def test_every_so_many_logs_into_trackers_too(make_args: Make, tmp_path: Path) -
     assert found.Histograms("weights/first.weight")[0].histogram_value.num == 48
 
 
-def test_by_epoch_the_gradients_are_those_of_its_first_step_or_of_the_last_of_all(make_args: Make, tmp_path: Path) -> None:
+def test_by_epoch_the_gradients_are_those_of_its_first_step_or_of_the_last_of_all(
+    make_args: Make, tmp_path: Path
+) -> None:
     trained(make_args, logging_strategy="epoch", max_steps=8, log_histograms=1)
     # The last step of a training is known to be one.
     assert [(line["step"], line["gradients_of_step"]) for line in lines_in(tmp_path)] == [(4, 1), (8, 8)]
