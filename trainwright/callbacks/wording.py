@@ -16,6 +16,8 @@ _HIDDEN_ENDINGS = ("_runtime", "_per_second", "_preparation_time")
 _HIDDEN = {"total_flos", "epoch", "step", "slowest_rank"}
 #: Times of several processes, of which the slowest is shown if it takes so many times the mean.
 _STEP_SECONDS, _NOTABLE = "step_seconds_", 1.2
+#: Losses by class or source (log_loss_per): few of them have room.
+_GROUP, _MOST_GROUPS = "loss/", 4
 #: Shorter names, and three digits, for what is only glanced at: a line should fit 80 columns.
 _SHORT = {"learning_rate": "lr", "grad_norm": "grad"}
 _GIB = 1024**3
@@ -83,7 +85,10 @@ def log_line(logs: Mapping[str, Any], state: TrainerState, *, pace: str = "", ma
         words.append(f"step {state.global_step}/{state.max_steps}")
         if "epoch" in logs:
             words.append(f"epoch {round(float(logs['epoch']), 2):g}")
+    groups = sum(name.startswith(_GROUP) for name in logs)
     for name, value in logs.items():
+        if groups > _MOST_GROUPS and name.startswith(_GROUP):
+            continue
         if name not in _HIDDEN and not name.endswith(_HIDDEN_ENDINGS) and not name.startswith(_STEP_SECONDS):
             short = f"{value:.3g}" if name in _SHORT and isinstance(value, float) else number(value, max_str_len)
             words.append(f"{_SHORT.get(name, name)} {short}")

@@ -144,6 +144,7 @@ NATIVE: dict[str, Field] = {
     "max_tokens_per_batch": Field("acts", "batches by token budget"),
     "set_grads_to_none": Field("acts", "gradients after a step: none, or zeros"),
     **_all("acts", "trackers", "tracker_options tags"),
+    "log_loss_per": Field("acts", "the training loss of each class, or of each source of samples"),
     "log_histograms": Field("acts", "histograms of weights and gradients at every so many logs"),
     "profile": Field("acts", "a profiler trace of the given steps in output_dir"),
     "best_model_after_epoch": Field("acts", "evaluations before this epoch are not the best"),
