@@ -97,7 +97,7 @@ SUDO = $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
 test-browser: $(VENV)/browser  ## reports in a real Chromium, the terminal in a real tmux; writes their pictures into docs/pictures
 	@{ command -v chromium && command -v tmux; } >/dev/null || { $(SUDO) apt-get -qq update && $(SUDO) apt-get -qq install -y chromium tmux; }
-	timeout -s KILL 900 $(BIN)/pytest -n 2 -m browser tests/browser
+	timeout -s KILL 900 $(BIN)/pytest -n 2 -m browser tests/browser tests/callbacks
 
 bench: $(VENV)/dev  ## measure; results belong into bench/RESULTS.md
 	$(BIN)/python bench/correctness.py

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from trainwright.trainer import Seq2SeqTrainer as Seq2SeqTrainer
     from trainwright.trainer import Trainer as Trainer
     from trainwright.training.keep_best import KeepBest as KeepBest
+    from trainwright.training.sample_predictions import SamplePredictions as SamplePredictions
 
 #: Public name -> module that defines it.
 _HOMES = {
@@ -93,6 +94,7 @@ _HOMES = {
     "ProgressCallback": "callbacks.progress",
     "RangeCurriculum": "data.curriculum",
     "RatioCurriculum": "data.curriculum",
+    "SamplePredictions": "training.sample_predictions",
     "SaveStrategy": "config",
     "SchedulerType": "config",
     "Seq2SeqTrainer": "trainer",

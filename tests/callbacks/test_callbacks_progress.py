@@ -82,6 +82,7 @@ def test_without_a_terminal_there_are_lines_and_never_a_bar(
     assert lines[1].endswith(" samples/s")
     assert lines[2].startswith("step 4/8  epoch 1  eval_loss ")
     assert lines[-1].startswith("trained 8 steps in ")
+    assert "s, all of max_steps  train_loss " in lines[-1]
     assert len(lines) == 6
 
 
@@ -108,9 +109,20 @@ def test_an_early_stop_is_named(make_args: MakeArgs, capsys: pytest.CaptureFixtu
     class StopAtFive(TrainerCallback):
         def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
             control.should_training_stop = state.global_step >= 5
+            self.stop_reason = "five is enough"
 
     trainer_with(make_args, ProgressCallback(), StopAtFive()).train()
-    assert capsys.readouterr().out.splitlines()[-1].startswith("stopped at step 5 of 8 after ")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("stopped at step 5 of 8 after ")
+    assert " s: five is enough  train_loss " in last
+
+
+def test_an_error_is_the_last_line(make_args: MakeArgs, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RuntimeError):
+        trainer_with(make_args, ProgressCallback(), Slow(fail_at=6)).train()
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("ended at step 6 of 8 after ")
+    assert last.endswith(": RuntimeError: the user's own mistake")
 
 
 # ---- on a terminal
@@ -123,11 +135,13 @@ def test_bars_show_step_loss_metric_pace_and_time(make_args: MakeArgs) -> None:
     screen = screen_of(console)
     assert "train ━" in screen
     assert "4/12" in screen
-    drawn = [line for line in screen.splitlines() if "━" in line and "eval_loss" in line]
-    assert drawn, screen
-    assert "loss 1." in drawn[-1]
-    assert "samples/s" in drawn[-1]
-    assert "<0:0" in drawn[-1]
+    assert "samples/s  0:0" in screen, "before the first log the bar itself says how fast it goes"
+    panel = screen[screen.rindex("train ━") :]
+    assert "12/12  0:0" in panel
+    assert "epoch ━" in panel
+    assert "lr 4.17e-06  grad " in panel
+    assert "samples/s  waits for data " in panel
+    assert "eval  loss 1." in panel
     assert "step 8/12" in screen
     assert "trained 12 steps in" in screen
     assert screen.count("\x1b[?25l") <= screen.count("\x1b[?25h"), "the cursor must not stay hidden"

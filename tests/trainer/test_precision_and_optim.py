@@ -257,13 +257,20 @@ def test_memory_metrics_have_transformers_keys(make_args: Make) -> None:
     assert not any("mem" in name for name in train(make_args).evaluate(ROWS))
 
 
-def test_profile_writes_a_trace_of_the_steps_asked_for(make_args: Make, tmp_path: Path) -> None:
+def test_profile_writes_a_trace_of_the_steps_asked_for(
+    make_args: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     train(make_args, profile="steps 2-3")
     folder = tmp_path / "run" / "profile"
     events = json.loads((folder / "trace.json").read_text())["traceEvents"]
     updates = [event for event in events if str(event.get("name", "")).startswith("Optimizer.step")]
     assert len(updates) == 2
     assert "aten::" in (folder / "summary.txt").read_text()
+    said = (folder / "summary.md").read_text()
+    assert said.startswith("# Profile of steps 2 to 3\n\n2 steps took ")
+    assert "Most of the work: " in said
+    assert "| matrix multiplication | aten::addmm | " in said
+    assert "Profile of steps 2 to 3 (" in capsys.readouterr().out
 
 
 def test_a_profile_longer_than_the_run_is_still_written(make_args: Make, tmp_path: Path) -> None:

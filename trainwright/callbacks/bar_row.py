@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -33,17 +34,18 @@ class Row:
         """Forget the recent pace: what comes next is not comparable with what was before."""
         self._seen.clear()
 
-    def text(self) -> str:
-        """Everything but the bar."""
+    def text(self, room: int | None = None, *, shortly: bool = False) -> str:
+        """Everything but the bar: in ``room`` columns what matters most, and ``shortly`` count and time alone."""
         now, done = time.perf_counter(), self.done()
         self._look(now, done)
         count = f"{done}/{self.total}" if self.total is not None else str(done)
-        words = [count, *(f"{name} {value}" for name, value in self.fields.items())]
-        rate = self._rate()
-        if rate:
-            words.append(rate)
-        remaining = self._remaining(now, done)
-        words.append(clock(now - self.started) + (f"<{clock(remaining)}" if remaining is not None else ""))
+        rate, remaining = self._rate(), self._remaining(now, done)
+        took = clock(now - self.started) + (f"<{clock(remaining)}" if remaining is not None else "")
+        between = [] if shortly else [*(f"{name} {value}" for name, value in self.fields.items()), rate]
+        words = [count, *filter(None, between), took]
+        while room is not None and len(words) > 2 and sum(map(len, words)) + 2 * (len(words) - 1) > room:
+            # How long it still takes is the last to go.
+            del words[-2]
         return "  ".join(words)
 
     def _look(self, now: float, done: int) -> None:
@@ -67,3 +69,27 @@ class Row:
             return None
         settled_at, settled_with = self._settled
         return (now - settled_at) / (done - settled_with) * (self.total - done)
+
+
+@dataclass
+class EpochRow:
+    """How far the present epoch is, where there are several."""
+
+    epochs: float
+    #: Epochs done, with the share of the present one.
+    progress: Callable[[], float]
+    label: str = "epoch"
+    total: int = 1000
+
+    def done(self) -> int:
+        """Of the present epoch, in thousandths."""
+        whole, share = divmod(self._within(), 1.0)
+        return self.total if whole >= self.epochs else int(share * self.total)
+
+    def text(self, room: int | None = None, *, shortly: bool = False) -> str:
+        """``3 of 10``."""
+        return f"{min(int(self._within()) + 1, math.ceil(self.epochs))} of {self.epochs:g}"
+
+    def _within(self) -> float:
+        # Sums of shares miss whole numbers by a hair.
+        return round(max(self.progress() or 0.0, 0.0), 6)

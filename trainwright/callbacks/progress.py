@@ -1,6 +1,7 @@
 """What a person sees while a run goes on.
 
-On a terminal: a header line, live bars at the foot, and one line for each log above them. The bars are drawn on stderr.
+On a terminal: a header line, at the foot a panel of live bars and facts (loss, speed, last evaluation, last
+checkpoint), and one line for each log above it. The panel is drawn on stderr.
 Anywhere else, as soon as stdout *or* stderr is not a terminal: plain lines on stdout and no bar. So
 ``python train.py | tee train.log`` and ``python train.py > train.log`` both get a log that reads well, and a bar never
 ends up in a file.
@@ -12,15 +13,18 @@ import functools
 import importlib.util
 import logging
 import os
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from trainwright.callbacks import wording
-from trainwright.callbacks.bar_row import Row
+from trainwright.callbacks.bar_row import EpochRow, Row
 from trainwright.callbacks.call_stack import call_stack, innermost_shared
+from trainwright.callbacks.run_facts import RunFacts
 from trainwright.config.arguments import TrainingArguments
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.state import TrainerControl, TrainerState
@@ -70,7 +74,7 @@ def harmless(method: Event) -> Event:
 
 
 class ProgressCallback(TrainerCallback):
-    """Header, live bars and log lines; plain lines where there is no terminal.
+    """Header, a live panel and log lines; plain lines where there is no terminal.
 
     ``max_str_len`` bounds strings in log lines. ``console``, a ``rich.console.Console``, replaces the terminal found.
     """
@@ -85,7 +89,9 @@ class ProgressCallback(TrainerCallback):
         self._console = console
         self._gave_up = False
         self._bars: TerminalBars | None = None
-        self._pace: wording.Pace | None = None
+        self._facts: RunFacts | None = None
+        #: Another object after a run has gone back to a checkpoint.
+        self._state = TrainerState()
         self._summary: Mapping[str, Any] = {}
         self._began, self._first_step = time.perf_counter(), 0
         self._begin_stack: list[FrameType] = []
@@ -101,22 +107,38 @@ class ProgressCallback(TrainerCallback):
         self._forget_prediction()
         loader = kwargs.get("train_dataloader")
         self._began, self._first_step, self._summary = time.perf_counter(), state.global_step, {}
-        examples = wording.examples_of(loader)
-        self._pace = wording.Pace(state, examples)
+        self._state, self._facts = state, None
         self._say(wording.header_line(args, state, kwargs.get("model"), loader))
         bars = self._open_bars()
         if bars is not None:
-            batches = wording.length_of(loader)
-            per_step = examples * args.gradient_accumulation_steps / batches if examples and batches else None
-            bars.training = Row("train", state.max_steps, lambda: state.global_step, samples_per_unit=per_step)
+            self._fill_panel(bars, args, state, loader, kwargs.get("events"))
             self.training_bar = bars
             self._begin_stack = call_stack()
             bars.refresh()
+
+    def _fill_panel(
+        self, bars: TerminalBars, args: TrainingArguments, state: TrainerState, loader: object, events: Any
+    ) -> None:
+        examples, batches = wording.examples_of(loader), wording.length_of(loader)
+        per_step = examples * args.gradient_accumulation_steps / batches if examples and batches else None
+        bars.training = Row("train", state.max_steps, lambda: self._state.global_step, samples_per_unit=per_step)
+        epochs = wording.epochs_of(args, state, loader)
+        if epochs is not None and epochs > 1:
+            bars.epoch = EpochRow(epochs, lambda: self._state.epoch)
+        has_blocks = bars.console.encoding.startswith("utf")
+        self._facts = RunFacts(
+            events,
+            args.metric_for_best_model,
+            best=lambda: (self._state.best_metric, self._state.best_global_step),
+            has_blocks=has_blocks,
+        )
+        bars.facts = self._facts.lines
 
     @harmless
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
+        self._state = state
         if self.training_bar is not None and self._begin_stack:
             self.training_bar.watch(innermost_shared(self._begin_stack, call_stack()))
             self._begin_stack = []
@@ -128,16 +150,30 @@ class ProgressCallback(TrainerCallback):
             # The run's summary: the closing line says it.
             self._summary = dict(logs)
             return
-        pace = self._pace.read(state) if self._pace is not None and "loss" in logs else ""
+        self._state = state
+        pace = wording.pace_of(state.speed) if "loss" in logs else ""
         self._note_beside_bar(args, logs)
+        if self._facts is not None:
+            self._facts.note_log(logs, step=state.global_step, speed=state.speed)
         self._say(wording.log_line(logs, state, pace=pace, max_str_len=self.max_str_len))
 
     @harmless
-    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         self.close(keep=False)
         took = time.perf_counter() - self._began
-        self._say(wording.closing_line(args, state, self._summary, self._first_step, took))
-        self._pace = None
+        reason = wording.reason_in(kwargs.get("events"))
+        self._say(wording.closing_line(args, state, self._summary, self._first_step, took, reason))
+
+    @harmless
+    def on_train_failed(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The panel stays as it stood; the last line says what ended the run."""
+        self.close()
+        took = time.perf_counter() - self._began
+        self._say(wording.failing_line(state, kwargs["error"], took))
 
     # ---- evaluation and prediction
 
@@ -153,10 +189,8 @@ class ProgressCallback(TrainerCallback):
 
     @harmless
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        metrics: Mapping[str, Any] = kwargs.get("metrics") or {}
-        if self._pace is not None:
-            runtimes = (value for name, value in metrics.items() if name.endswith("_runtime"))
-            self._pace.skip(sum(runtimes))
+        if self._facts is not None:
+            self._facts.note_evaluation(kwargs.get("metrics") or {}, step=state.global_step)
         self._end_prediction()
 
     @harmless
@@ -174,11 +208,12 @@ class ProgressCallback(TrainerCallback):
 
     def _say(self, line: str) -> None:
         if self._bars is not None and not self._bars.closed:
-            self._bars.write(line)
+            self._bars.write(_at_words(line, self._bars.console.width))
         elif self._console is not None:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
         else:
-            print(line, flush=True)
+            is_seen = _is_terminal(sys.stdout)
+            print(_at_words(line, shutil.get_terminal_size().columns) if is_seen else line, flush=True)
 
     def _note_beside_bar(self, args: TrainingArguments, logs: Mapping[str, Any]) -> None:
         row = self._bars.training if self._bars is not None else None
@@ -250,6 +285,13 @@ class ProgressCallback(TrainerCallback):
         self._prediction_loader: Any = None
         self._predicted = 0
         self._predicts_live = False
+
+
+def _at_words(line: str, width: int) -> str:
+    """``line`` broken between words where a terminal would break it anywhere."""
+    if len(line) < width:
+        return line
+    return textwrap.fill(line, max(width - 1, 20), break_long_words=False, break_on_hyphens=False)
 
 
 def _is_terminal(stream: Any) -> bool:

@@ -1,20 +1,23 @@
-"""Live bars at the foot of a terminal, drawn by a thread of their own so that a training step pays nothing for them.
+"""Live bars at the foot of a terminal, and facts below them.
 
-The training thread only counts. Every 0.2 s the thread reads the counts and draws. It also notices when training was
-left by an exception, for which there is no event: the stack frame of the training loop is then gone, the bars are
-closed where they stood, and the terminal is as it was before.
+A thread of their own draws them, so a training step pays nothing: the training thread only counts. Every 0.2 s the
+thread reads the counts and draws. It also notices when training was left by an exception, for which there is no event:
+the stack frame of the training loop is then gone, the bars are closed where they stood, and the terminal is as it was
+before.
 """
 
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from types import FrameType
-from typing import ClassVar, TextIO
+from typing import Any, ClassVar, TextIO
 
 from rich.console import Console, Group, RenderableType
 from rich.file_proxy import FileProxy
@@ -23,10 +26,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from trainwright.callbacks.bar_row import Row
+from trainwright.callbacks.bar_row import EpochRow, Row
+from trainwright.callbacks.log_streams import handlers_on
 
 _SECONDS_BETWEEN_DRAWINGS = 0.2
 _WIDEST_BAR, _NARROWEST_BAR = 40, 5
+#: Lines of the terminal that stay free for what is printed, and the fewest columns in which facts say anything.
+_FREE_LINES, _NARROWEST_FACTS = 4, 24
 
 
 class TerminalConsole(Console):
@@ -43,7 +49,7 @@ def shared_console() -> Console:
 
 
 class TerminalBars:
-    """A bar for training and, below it, one for evaluation; lines printed meanwhile appear above them."""
+    """Bars for training, epoch and evaluation, and lines of facts below; what is printed meanwhile appears above."""
 
     #: The bars now on the screen: there is one screen, so a second run at the same time prints plain lines.
     shown: ClassVar[TerminalBars | None] = None
@@ -51,11 +57,15 @@ class TerminalBars:
     def __init__(self, console: Console, *, redirect: bool) -> None:
         self.console = console
         self.training: Row | None = None
+        self.epoch: EpochRow | None = None
         self.prediction: Row | None = None
+        #: Lines below the bars, for so many columns.
+        self.facts: Callable[[int], list[str]] | None = None
         self.closed = False
         self._thread_id = threading.get_ident()
         self._loop_frame: FrameType | None = None
         self._streams: list[tuple[str, TextIO, _Above]] = []
+        self._handlers: list[tuple[logging.StreamHandler[Any], TextIO, _Above]] = []
         self._stop = threading.Event()
         self._closing = threading.Lock()
         self._live = Live(
@@ -79,6 +89,9 @@ class TerminalBars:
                 above = _Above(self, original)
                 setattr(sys, name, above)
                 self._streams.append((name, original, above))
+                for handler in handlers_on(original):
+                    handler.setStream(above)
+                    self._handlers.append((handler, original, above))
         TerminalBars.shown = self
         atexit.register(self.close)
         self._painter.start()
@@ -135,6 +148,10 @@ class TerminalBars:
             # Someone may have put their own stream over ours; theirs stays.
             if getattr(sys, name) is above:
                 setattr(sys, name, original)
+        for handler, original, above in self._handlers:
+            if handler.stream is above:
+                # Not setStream(): after a fork the handler's lock may be held by a thread that did not come along.
+                handler.stream = original
 
     def _paint(self) -> None:
         while not self._stop.wait(_SECONDS_BETWEEN_DRAWINGS):
@@ -148,13 +165,28 @@ class TerminalBars:
                 self.close()
 
     def _render(self) -> RenderableType:
-        return Group(*(self._line(row) for row in (self.training, self.prediction) if row is not None))
+        facts = self._fact_lines()
+        lines = [self._line(self.training, shortly=bool(facts))] if self.training is not None else []
+        if self.epoch is not None and facts:
+            lines.append(self._line(self.epoch))
+        if self.prediction is not None:
+            lines.append(self._line(self.prediction))
+        return Group(*lines, *(_fact(line) for line in facts))
 
-    def _line(self, row: Row) -> RenderableType:
-        text = row.text()
+    def _fact_lines(self) -> list[str]:
+        """As many as leave room for what is printed above; none where only a bar fits."""
+        width, height = self.console.width - 1, self.console.height
+        room = height - _FREE_LINES - 3
+        if self.facts is None or width < _NARROWEST_FACTS or room < 1:
+            return []
+        return self.facts(width)[:room]
+
+    def _line(self, row: Row | EpochRow, *, shortly: bool = False) -> RenderableType:
         label = f"{row.label:<5}"
         # Two gaps, and one column in which the cursor rests.
-        space = self.console.width - len(text) - len(label) - 3
+        most = self.console.width - len(label) - 3
+        text = row.text(most - _NARROWEST_BAR, shortly=shortly)
+        space = most - len(text)
         cells: list[RenderableType] = [Text(label, style="bold", no_wrap=True)]
         if space >= _NARROWEST_BAR:
             cells.append(ProgressBar(row.total, row.done(), width=min(space, _WIDEST_BAR), pulse=row.total is None))
@@ -164,6 +196,11 @@ class TerminalBars:
         # Exactly full lines would wrap on some terminals.
         grid.width = None if space >= _NARROWEST_BAR else self.console.width - 1
         return grid
+
+
+def _fact(line: str) -> Text:
+    label, rest = line[:6], line[6:]
+    return Text.assemble((label, "bold"), rest, no_wrap=True, overflow="crop")
 
 
 class _Above(FileProxy):

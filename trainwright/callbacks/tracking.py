@@ -89,6 +89,12 @@ class TrackerCallback(TrainerCallback):
                 delivery.put(verb, *values)
             self._close(self._status)
 
+    def offer(self, verb: str, *values: object) -> None:
+        """The same for those trackers that have such a method; nothing is said of the others."""
+        for delivery in self._deliveries:
+            if callable(getattr(delivery.tracker, verb, None)):
+                delivery.put(verb, *values)
+
     # ---- opening and closing
 
     def _open(self) -> None:

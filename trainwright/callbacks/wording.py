@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.fields import ours
 from trainwright.core.main_memory import machine_memory, process_memory
+from trainwright.core.speed import Speed
 from trainwright.core.state import TrainerState
 
 #: Names that a line has no room for; ``metrics.jsonl`` has them all.
@@ -16,6 +16,8 @@ _HIDDEN_ENDINGS = ("_runtime", "_per_second", "_preparation_time")
 _HIDDEN = {"total_flos", "epoch", "step", "slowest_rank"}
 #: Times of several processes, of which the slowest is shown if it takes so many times the mean.
 _STEP_SECONDS, _NOTABLE = "step_seconds_", 1.2
+#: Losses by class or source (log_loss_per): few of them have room.
+_GROUP, _MOST_GROUPS = "loss/", 4
 #: Shorter names, and three digits, for what is only glanced at: a line should fit 80 columns.
 _SHORT = {"learning_rate": "lr", "grad_norm": "grad"}
 _GIB = 1024**3
@@ -83,7 +85,10 @@ def log_line(logs: Mapping[str, Any], state: TrainerState, *, pace: str = "", ma
         words.append(f"step {state.global_step}/{state.max_steps}")
         if "epoch" in logs:
             words.append(f"epoch {round(float(logs['epoch']), 2):g}")
+    groups = sum(name.startswith(_GROUP) for name in logs)
     for name, value in logs.items():
+        if groups > _MOST_GROUPS and name.startswith(_GROUP):
+            continue
         if name not in _HIDDEN and not name.endswith(_HIDDEN_ENDINGS) and not name.startswith(_STEP_SECONDS):
             short = f"{value:.3g}" if name in _SHORT and isinstance(value, float) else number(value, max_str_len)
             words.append(f"{_SHORT.get(name, name)} {short}")
@@ -111,15 +116,31 @@ def header_line(args: TrainingArguments, state: TrainerState, model: Any = None,
     return " | ".join(part for part in parts if part)
 
 
+def of_total(used: int, total: int | None) -> str:
+    """Bytes, and how many there are.
+
+    >>> of_total(3 * 2**30, 16 * 2**30), of_total(2**29, None)
+    ('3.0 of 16.0 GiB', '0.5 GiB')
+    """
+    return f"{used / _GIB:.1f} of {total / _GIB:.1f} GiB" if total else f"{used / _GIB:.1f} GiB"
+
+
 def closing_line(
-    args: TrainingArguments, state: TrainerState, summary: Mapping[str, Any], first_step: int, took: float
+    args: TrainingArguments,
+    state: TrainerState,
+    summary: Mapping[str, Any],
+    first_step: int,
+    took: float,
+    reason: str | None = None,
 ) -> str:
-    """How a run ended."""
+    """How a run ended, and why, where that was not the end of its last epoch."""
     steps, total = state.global_step, state.max_steps
     if steps >= total:
         words = [f"trained {plural(steps - first_step, 'step')} in {duration(took)}"]
+        if args.max_steps > 0:
+            words[0] += ", all of max_steps"
     else:
-        words = [f"stopped at step {steps} of {total} after {duration(took)}"]
+        words = [f"stopped at step {steps} of {total} after {duration(took)}" + (f": {reason}" if reason else "")]
     if "train_loss" in summary:
         words.append(f"train_loss {number(summary['train_loss'])}")
     if state.best_metric is not None and args.metric_for_best_model is not None:
@@ -127,6 +148,17 @@ def closing_line(
     if summary.get("train_samples_per_second"):
         words.append(speed(summary["train_samples_per_second"], "samples"))
     return "  ".join(words)
+
+
+def failing_line(state: TrainerState, error: BaseException, took: float) -> str:
+    """The last line of a training that raises instead of ending.
+
+    >>> failing_line(TrainerState(global_step=5, max_steps=8), ValueError("no such column"), 2.0)
+    'ended at step 5 of 8 after 2.0 s: ValueError: no such column'
+    """
+    said = str(error).strip().splitlines()
+    words = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+    return f"ended at step {state.global_step} of {state.max_steps} after {duration(took)}: {words}"
 
 
 def plural(count: float, noun: str) -> str:
@@ -149,31 +181,33 @@ def deciding_metric(logs: Mapping[str, Any], wanted: str | None) -> tuple[str, A
     return ("eval_loss", metrics["loss"]) if "loss" in metrics else None
 
 
-class Pace:
-    """Training speed from one log to the next; evaluations in between do not count."""
+def pace_of(measured: Speed | None) -> str:
+    """The speed since the log before, in samples where they can be counted and in steps otherwise.
 
-    def __init__(self, state: TrainerState, examples: int | None) -> None:
-        self._examples = examples
-        self._mark(state)
+    >>> pace_of(Speed(10, steps_per_second=2.0, samples_per_second=64.0)), pace_of(None)
+    ('64 samples/s', '')
+    """
+    if measured is None or not measured.steps:
+        return ""
+    if measured.samples_per_second:
+        return speed(measured.samples_per_second, "samples")
+    return speed(measured.steps_per_second, "steps")
 
-    def _mark(self, state: TrainerState) -> None:
-        self._time, self._step, self._epoch = time.perf_counter(), state.global_step, state.epoch or 0.0
 
-    def skip(self, seconds: float) -> None:
-        """Leave out time that was not spent on training steps."""
-        self._time += seconds
+def reason_in(events: Any) -> str | None:
+    """Why a training ended before its last step, if that is among its events."""
+    recorded = getattr(events, "recorded", ())
+    return next((event.get("reason") for event in reversed(recorded) if event.get("kind") == "stopped_early"), None)
 
-    def read(self, state: TrainerState) -> str:
-        """The speed since the last reading, in samples where the data has a length and in steps otherwise."""
-        taken = time.perf_counter() - self._time
-        steps, epochs = state.global_step - self._step, (state.epoch or 0.0) - self._epoch
-        self._mark(state)
-        if taken <= 0 or steps <= 0:
-            return ""
-        if self._examples is None:
-            return speed(steps / taken, "steps")
-        # Epochs times examples counts a short last batch for what it is.
-        return speed(epochs * self._examples / taken, "samples")
+
+def epochs_of(args: TrainingArguments, state: TrainerState, loader: object) -> float | None:
+    """How many epochs a training has; None where the data has no length."""
+    batches = length_of(loader)
+    if not batches:
+        return None
+    epochs = state.max_steps * args.gradient_accumulation_steps / batches
+    # Uneven last groups make the quotient a little more than the whole number meant.
+    return round(min(epochs, state.num_train_epochs), 2)
 
 
 def examples_of(loader: Any) -> int | None:
@@ -219,11 +253,8 @@ def _parameters(model: Any) -> str:
 
 def _length(args: TrainingArguments, state: TrainerState, loader: object) -> str:
     text = plural(state.max_steps, "step")
-    batches = length_of(loader)
-    if batches:
-        epochs = state.max_steps * args.gradient_accumulation_steps / batches
-        # Uneven last groups make the quotient a little more than the whole number meant.
-        text += f", {plural(round(min(epochs, state.num_train_epochs), 2), 'epoch')}"
+    if (epochs := epochs_of(args, state, loader)) is not None:
+        text += f", {plural(epochs, 'epoch')}"
     return f"{text}, from step {state.global_step}" if state.global_step else text
 
 
@@ -244,4 +275,4 @@ def _memory(args: TrainingArguments) -> str:
         used, total = process_memory(), machine_memory()
     if not total:
         return ""
-    return f"memory {used / _GIB:.1f} of {total / _GIB:.1f} GiB"
+    return f"memory {of_total(used, total)}"

@@ -8,6 +8,7 @@ from trainwright.cli import launching as launching  # registers its commands
 from trainwright.cli import proving as proving  # registers its commands
 from trainwright.cli import recipes as recipes  # registers its commands
 from trainwright.cli import runs as runs  # registers its commands
+from trainwright.cli import tailing as tailing  # registers its commands
 from trainwright.cli import trying as trying  # registers its commands
 from trainwright.cli import underneath as underneath  # registers its commands
 from trainwright.cli.app import main

@@ -145,6 +145,8 @@ NATIVE: dict[str, Field] = {
     "set_grads_to_none": Field("acts", "gradients after a step: none, or zeros"),
     **_all("acts", "trackers", "tracker_options tags"),
     "write_report": Field("acts", "report.html and report.md at the end; docs/reports.md"),
+    "log_loss_per": Field("acts", "the training loss of each class, or of each source of samples"),
+    "log_histograms": Field("acts", "histograms of weights and gradients at every so many logs"),
     "profile": Field("acts", "a profiler trace of the given steps in output_dir"),
     "best_model_after_epoch": Field("acts", "evaluations before this epoch are not the best"),
     "engine": Field("acts", "the framework: torch, mindspore or jax"),

@@ -109,6 +109,25 @@ class TablesRecord(TypedDict):
     """Tables of one's own for the report."""
 
     tables: Annotated[list[dict[str, Any]], "Each with title, head and rows of text."]
+class HistogramsLine(TypedDict):
+    """How the numbers of each weight and each gradient were spread at a log (`log_histograms`)."""
+
+    step: int
+    time: float
+    gradients_of_step: int | None
+    weights: Annotated[dict[str, Any], "By name: size, mean, std, and counts of equal bins between low and high."]
+    gradients: dict[str, Any]
+
+
+class SamplesLine(TypedDict):
+    """What the model made of one of a few fixed samples at an evaluation (`SamplePredictions`)."""
+
+    step: int
+    kind: Annotated[str, "text, class, number or image."]
+    input: Annotated[Any, "Text; of a picture a small PNG as base64."]
+    label: Any
+    prediction: Any
+    probability: Annotated[float | None, "How sure it was of its class."]
 
 
 class EnvironmentRecord(TypedDict):
@@ -194,12 +213,14 @@ RUN = (
     RunFile("metrics.jsonl", "lines", "0.1", "Everything that was logged.", MetricsLine),
     RunFile("log_history.jsonl", "lines", "0.2", "Of logged values that JSON changes, how they were in `log_history`."),
     RunFile("events.jsonl", "lines", "0.1", "What happened besides.", EventLine),
-    RunFile("performance.jsonl", "lines", "0.3", "Where the time went.", PerformanceLine),
-    RunFile("evaluation.json", "json", "0.3", "By set: what the newest evaluation's predictions look like."),
-    RunFile("layers.json", "json", "0.3", "Zeros and bits of each layer, where a recipe ran.", LayersRecord),
-    RunFile("tables.json", "json", "0.3", "Tables for the report, by `add_table`.", TablesRecord),
-    RunFile("report.html", "other", "0.3", "The report: open it in a browser."),
-    RunFile("report.md", "other", "0.3", "The same as text."),
+    RunFile("performance.jsonl", "lines", "0.2", "Where the time went.", PerformanceLine),
+    RunFile("evaluation.json", "json", "0.2", "By set: what the newest evaluation's predictions look like."),
+    RunFile("layers.json", "json", "0.2", "Zeros and bits of each layer, where a recipe ran.", LayersRecord),
+    RunFile("tables.json", "json", "0.2", "Tables for the report, by `add_table`.", TablesRecord),
+    RunFile("report.html", "other", "0.2", "The report: open it in a browser."),
+    RunFile("report.md", "other", "0.2", "The same as text."),
+    RunFile("histograms.jsonl", "lines", "0.2", "Spreads of weights and gradients.", HistogramsLine),
+    RunFile("samples.jsonl", "lines", "0.2", "Fixed samples with the model's predictions.", SamplesLine),
     RunFile("trainer_state.json", "json", "0.1", "The whole record, once training has ended.", StateRecord),
     RunFile("finished.json", "json", "0.2", "There if the training is over.", FinishedRecord),
     RunFile("preempted.json", "json", "0.1", "There if it was stopped and waits.", PreemptedRecord),

@@ -212,6 +212,17 @@ def check_native(args: AllFields) -> None:
         _check_acceleration(args.acceleration)
     if is_ours(args, "profile") and args.profile is not None:
         parse_profile(args.profile)
+    if is_ours(args, "log_loss_per") and args.log_loss_per is not None:
+        _refuse(
+            not isinstance(args.log_loss_per, str) or not args.log_loss_per,
+            f'log_loss_per={args.log_loss_per!r}: write "class", or the name of a column of the training data.',
+        )
+        _refuse(
+            args.engine != "torch",
+            f"log_loss_per={args.log_loss_per!r} is for engine='torch'; with engine={args.engine!r} leave it out.",
+        )
+    if is_ours(args, "log_histograms"):
+        _at_least(args, "log_histograms", 1)
     if is_ours(args, "max_tokens_per_batch"):
         _at_least(args, "max_tokens_per_batch", 1)
     if is_ours(args, "micro_batch") and args.micro_batch != "auto":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -20,12 +21,46 @@ class TrainOutput(_TrainOutput):
     >>> step, loss, metrics = output
     >>> print(output.stopped_early)
     None
+
+    ``repr()`` is transformers'; ``print()`` and the last line of a notebook's cell show the same for people:
+
+    >>> print(TrainOutput(210, 0.41234, {"train_runtime": 12.3, "train_samples_per_second": 1234.5}))
+    210 steps in 12.3 s, training loss 0.4123, 1,234 samples/s
     """
 
     #: Why training ended before its last step, for instance "eval_loss has not improved since step 210".
     stopped_early: str | None = None
     #: The path of its report.html; None where none was written.
     report: str | None = None
+
+    def __str__(self) -> str:
+        return "\n".join(self._sentences())
+
+    def _repr_html_(self) -> str:
+        numbers = (html.escape(line) for line in self._sentences())
+        rows = "".join(
+            f"<tr><td>{html.escape(str(name))}</td><td>{html.escape(_short(value))}</td></tr>"
+            for name, value in self.metrics.items()
+        )
+        return f"<p>{'<br>'.join(numbers)}</p><table>{rows}</table>"
+
+    def _sentences(self) -> list[str]:
+        known, words = self.metrics, f"{self.global_step:,} step{'' if self.global_step == 1 else 's'}"
+        if isinstance(runtime := known.get("train_runtime"), (int, float)):
+            words += f" in {runtime:,.1f} s"
+        words += f", training loss {_short(self.training_loss)}"
+        if isinstance(pace := known.get("train_samples_per_second"), (int, float)) and pace:
+            words += f", {_short(pace) if pace < 100 else f'{pace:,.0f}'} samples/s"
+        lines = [words]
+        if self.stopped_early is not None:
+            lines.append(f"ended early: {self.stopped_early}")
+        if self.report is not None:
+            lines.append(f"report: {self.report}")
+        return lines
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 class PredictionOutput(NamedTuple):

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,28 @@ class TrackedRun:
     step: int = 0
 
 
+class Histogram(NamedTuple):
+    """Counts of numbers in bins of equal width between ``low`` and ``high``.
+
+    >>> Histogram(0.0, 1.0, [3, 1]).edges()
+    [0.0, 0.5, 1.0]
+    """
+
+    low: float
+    high: float
+    counts: list[int]
+
+    def edges(self) -> list[float]:
+        """Where bins begin, and where the last one ends."""
+        width = (self.high - self.low) / len(self.counts)
+        return [self.low + width * place for place in range(len(self.counts))] + [self.high]
+
+
 class Tracker(Protocol):
     """Receives a run's configuration, scalars and files. One small file each in ``trainwright/trackers``.
 
     All methods are called from one thread that belongs to the tracker, one after the other, so they may wait for a
-    server. What raises is tried again later. ``log_artifact`` and ``log_image`` may be missing.
+    server. What raises is tried again later. All but ``start``, ``log`` and ``finish`` may be missing.
     """
 
     def start(self, run: TrackedRun) -> str | None:
@@ -59,6 +76,14 @@ class Tracker(Protocol):
 
     def log_image(self, name: str, image: Any, step: int) -> None:
         """``image`` is the path of a picture, or an array of bytes: height x width, or height x width x colours."""
+        ...
+
+    def log_histogram(self, name: str, histogram: Histogram, step: int) -> None:
+        """How the numbers of a weight or a gradient are spread (``log_histograms``)."""
+        ...
+
+    def log_text(self, name: str, text: str, step: int) -> None:
+        """Text, such as what a model writes (``SamplePredictions``)."""
         ...
 
     def finish(self, status: str) -> None:

@@ -63,7 +63,7 @@ def prune(
         shutil.rmtree(folder, ignore_errors=True)
     recipe = read_recipe(RECIPE, {"epochs": args.num_train_epochs})
     print("\nThe same network, pruned while it is trained on (and taught by the dense one):\n", flush=True)
-    print(draw(recipe, 80, ascii_only="utf" not in (sys.stdout.encoding or "").lower()), flush=True)
+    print(draw(recipe, 80, ascii_only="utf" not in (sys.stdout.encoding or "").lower()) + "\n", flush=True)
     settings = {
         name: getattr(args, name)
         for name in ("num_train_epochs", "per_device_train_batch_size", "per_device_eval_batch_size", "learning_rate")
@@ -158,4 +158,5 @@ def show(measured: dict[str, Measured]) -> None:
     drawn = Table(*rows[0], caption=note, caption_justify="left")
     for row in rows[1:]:
         drawn.add_row(*row)
-    Console().print(drawn)
+    # Apart from the lines of the training, and from what follows.
+    Console().print("", drawn, "", sep="\n")

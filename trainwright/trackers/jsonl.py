@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from trainwright.core.files import replace_text
-from trainwright.core.tracker import TrackedRun
+from trainwright.core.tracker import Histogram, TrackedRun
 from trainwright.trackers.naming import tagged
 from trainwright.trackers.pictures import file_name, picture_bytes
 
 
 class JsonlTracker:
-    """Lines have an ``event``: ``start``, ``log``, ``artifact``, ``image`` or ``finish``.
+    """Lines have an ``event``: ``start``, ``log``, ``artifact``, ``image``, ``histogram``, ``text`` or
+    ``finish``.
 
     ``file`` is ``<run directory>/tracker.jsonl`` unless given. ``metrics.jsonl`` in the run directory is written in any
     case, also without this.
@@ -44,6 +45,12 @@ class JsonlTracker:
         file = folder / file_name(name, step)
         file.write_bytes(picture_bytes(image))
         self._write("image", name=name, step=step, path=str(file))
+
+    def log_histogram(self, name: str, histogram: Histogram, step: int) -> None:
+        self._write("histogram", name=name, step=step, **histogram._asdict())
+
+    def log_text(self, name: str, text: str, step: int) -> None:
+        self._write("text", name=name, step=step, text=text)
 
     def finish(self, status: str) -> None:
         self._write("finish", status=status)

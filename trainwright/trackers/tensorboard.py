@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import time
 from pathlib import Path
 from typing import Any
 
 from trainwright.config.secrets import redacted
-from trainwright.core.tracker import TrackedRun
+from trainwright.core.tracker import Histogram, TrackedRun
 from trainwright.trackers.files import copy
 from trainwright.trackers.naming import tagged
 from trainwright.trackers.packages import package
@@ -57,14 +58,33 @@ class TensorBoardTracker:
         self._add(summary(value=[summary.Value(tag=name, image=picture)]), step)
         self._writer.flush()
 
+    def log_histogram(self, name: str, histogram: Histogram, step: int) -> None:
+        edges, counts = histogram.edges(), histogram.counts
+        middles = [(low + high) / 2 for low, high in itertools.pairwise(edges)]
+        found = _proto("histogram").HistogramProto(
+            min=histogram.low,
+            max=histogram.high,
+            num=sum(counts),
+            sum=sum(count * middle for count, middle in zip(counts, middles, strict=True)),
+            sum_squares=sum(count * middle * middle for count, middle in zip(counts, middles, strict=True)),
+            bucket_limit=edges[1:],
+            bucket=counts,
+        )
+        summary = _proto("summary").Summary
+        self._add(summary(value=[summary.Value(tag=name, histo=found)]), step)
+
+    def log_text(self, name: str, text: str, step: int) -> None:
+        self._text(name, text, step)
+        self._writer.flush()
+
     def finish(self, status: str) -> None:
         if self._writer is not None:
             self._text("status", {"status": status})
             self._writer.close()
             self._writer = None
 
-    def _text(self, tag: str, content: dict[str, Any]) -> None:
-        text = json.dumps(content, indent=2, default=str)
+    def _text(self, tag: str, content: dict[str, Any] | str, step: int = 0) -> None:
+        text = content if isinstance(content, str) else json.dumps(content, indent=2, default=str)
         shape, summary = _proto("tensor_shape").TensorShapeProto, _proto("summary")
         tensor = _proto("tensor").TensorProto(
             dtype="DT_STRING",
@@ -73,7 +93,7 @@ class TensorBoardTracker:
         )
         plugin = summary.SummaryMetadata.PluginData(plugin_name="text")
         metadata = summary.SummaryMetadata(plugin_data=plugin)
-        self._add(summary.Summary(value=[summary.Summary.Value(tag=tag, metadata=metadata, tensor=tensor)]), 0)
+        self._add(summary.Summary(value=[summary.Summary.Value(tag=tag, metadata=metadata, tensor=tensor)]), step)
 
     def _add(self, summary: object, step: int) -> None:
         self._writer.add_event(_proto("event").Event(wall_time=time.time(), step=step, summary=summary))

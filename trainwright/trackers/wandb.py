@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import netrc
 import os
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from trainwright.core.tracker import TrackedRun
+from trainwright.core.tracker import Histogram, TrackedRun
 from trainwright.trackers.naming import tagged
 from trainwright.trackers.packages import environment, only_errors, package
 from trainwright.trackers.pictures import picture_file
@@ -116,6 +117,15 @@ class WandbTracker:
         wandb = package("wandb", "wandb")
         with picture_file(image) as file:
             self._run.log({name: wandb.Image(str(file)), _STEP: step})
+
+    def log_histogram(self, name: str, histogram: Histogram, step: int) -> None:
+        wandb = package("wandb", "wandb")
+        found = wandb.Histogram(np_histogram=(histogram.counts, histogram.edges()))
+        self._run.log({name: found, _STEP: step})
+
+    def log_text(self, name: str, text: str, step: int) -> None:
+        wandb = package("wandb", "wandb")
+        self._run.log({name: wandb.Html(f"<pre>{html.escape(text)}</pre>"), _STEP: step})
 
     def finish(self, status: str) -> None:
         if not self._is_ours or self._run is None:

@@ -7,6 +7,7 @@ from typing import Any
 from trainwright.core.dtensors import whole
 from trainwright.core.run import Rewind, Stopped
 from trainwright.training.finish import finish
+from trainwright.training.loss_groups import add_group_losses
 from trainwright.training.memory import micro_batch_size, step_was_redone
 from trainwright.training.one_writer import leave_if_taken_over, may_write
 from trainwright.training.performance import measure
@@ -115,5 +116,6 @@ def add_to_log(run: TrainingRun, logs: dict[str, float]) -> None:
         if masks:
             kept = sum(int(whole(mask.count_nonzero())) for mask in masks)
             logs["sparsity"] = 1 - kept / sum(mask.numel() for mask in masks)
+    add_group_losses(run.setup, logs)
     if run.micro.is_on:
         logs["micro_batch"] = micro_batch_size(run)

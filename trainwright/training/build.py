@@ -6,6 +6,7 @@ import time
 from functools import partial
 from pathlib import Path
 
+from trainwright.callbacks.tracking import TrackerCallback
 from trainwright.checkpoint.interchange.continuing import LoaderDraws
 from trainwright.core.engine import RunLink
 from trainwright.core.run import Phase, Unfinished
@@ -121,4 +122,5 @@ def _refer_to(run: TrainingRun) -> None:
         events=run.events,
         history=run.history,
         is_over=run.is_over,
+        trackers=[one for one in setup.callbacks.everyone if isinstance(one, TrackerCallback)],
     )

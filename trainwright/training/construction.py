@@ -27,6 +27,8 @@ from trainwright.data.collators import collate_any
 from trainwright.data.collators_text import DataCollatorWithPadding
 from trainwright.data.loader import has_length
 from trainwright.engines.torch.backends import DistributedProcesses, SingleProcess
+from trainwright.engines.torch.histograms import HistogramsCallback
+from trainwright.engines.torch.loss_groups import LossGroups
 from trainwright.engines.torch.step_callbacks import EmptyCacheCallback, ProfileCallback
 from trainwright.engines.torch.strategies.choice import places_model
 from trainwright.loop.evaluate import accepts_compute_result, is_streaming_metric
@@ -173,6 +175,10 @@ def default_callbacks(args: TrainingArguments, users: list[Any]) -> list[Any]:
         callbacks.append(EmptyCacheCallback(args.torch_empty_cache_steps))
     if args.profile is not None:
         callbacks.append(ProfileCallback(*parse_profile(args.profile)))
+    if ours(args).log_loss_per is not None:
+        callbacks.append(LossGroups(ours(args).log_loss_per))
+    if ours(args).log_histograms is not None:
+        callbacks.append(HistogramsCallback(ours(args).log_histograms))
     callbacks.append(_display(args))
     if args.should_save:
         callbacks.append(RunDirectoryCallback())

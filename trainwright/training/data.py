@@ -25,6 +25,7 @@ from trainwright.data.order import SequentialOrder
 from trainwright.data.teacher_columns import TeacherColumnsCollator
 from trainwright.data.worker_count import auto_workers
 from trainwright.training.hooks import is_users_own
+from trainwright.training.loss_groups import group_column, with_groups
 from trainwright.training.modules import data_of_module, is_loader, refuse_with_own_loader, use_own_eval_data
 from trainwright.training.setup import Setup
 
@@ -187,6 +188,7 @@ def eval_sampler(setup: Setup, eval_dataset: object) -> Any:
 
 def with_used_columns(setup: Setup, dataset: object, description: str) -> tuple[Any, Callable[[list[Any]], Any]]:
     dataset, collate = _narrowed(setup, dataset, description)
+    collate = with_groups(setup, collate, description)
     if not setup.has_teacher:
         return dataset, collate
     return dataset, TeacherColumnsCollator(collate, setup.data_collator, is_wanted=description == "training")
@@ -214,6 +216,9 @@ def kept_columns(setup: Setup, dataset: object = None) -> list[str] | None:
     else:
         hooks._set_signature_columns_if_needed()
         keep = None if setup.signature_columns is None else list(setup.signature_columns)
+    column = group_column(setup)
+    if column is not None and keep is not None and column not in keep:
+        keep = [*keep, column]
     if setup.has_teacher and keep is not None:
         known = getattr(dataset, "column_names", None) or []
         keep += [name for name in known if str(name).startswith(TEACHER_COLUMNS)]

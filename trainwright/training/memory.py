@@ -59,6 +59,8 @@ def step_was_redone(run: TrainingRun, rows: int, parts: int) -> None:
     """A step did not fit and is being done again in smaller pieces."""
     setup = run.setup
     note_piece_effects(setup)
+    if setup.loss_groups is not None:
+        setup.loss_groups.forget_step()
     run.events.record(
         "cut_finer",
         f"Step {setup.state.global_step + 1} did not fit into memory; it is done again, its {rows} samples in "

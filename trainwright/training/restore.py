@@ -279,9 +279,10 @@ def load_best_model(run: TrainingRun) -> None:
     except DamagedCheckpoint as error:
         run.events.record("best_model_lost", f"{error} The trainer keeps the last model.")
         return
-    logger.info(
-        "Loading the best model from %s (%s = %s).", best, setup.args.metric_for_best_model, setup.state.best_metric
-    )
+    metric, value = setup.args.metric_for_best_model, setup.state.best_metric
+    text = f"Loading the best model from {best} ({metric} = {value})."
+    # The last line of a training names it, too.
+    run.events.record("best_model", text, step=setup.state.best_global_step, level=logging.DEBUG)
     setup.hooks()._load_from_checkpoint(str(best))
     _restore_modifiers(run, Path(best))
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainwright.checkpoint.directory import checkpoint_path, rotate, sweep
+from trainwright.checkpoint.directory import checkpoint_path, rotate, step_of, sweep
 from trainwright.checkpoint.durable import move_entries
 from trainwright.checkpoint.identity import Owner, RunIdentity
 from trainwright.checkpoint.ownership import claim, keep_claim
@@ -209,7 +209,12 @@ def rotate_checkpoints(run: TrainingRun, written: Path) -> None:
         keep_every=setup.args.keep_every,
     )
     for path in gone:
-        logger.info("Deleted %s: %s checkpoints are kept.", path.name, setup.args.save_total_limit)
+        run.events.record(
+            "deleted",
+            f"Deleted {path.name}: {setup.args.save_total_limit} checkpoints are kept.",
+            step=step_of(path),
+            level=logging.DEBUG,
+        )
 
 
 def checkpoint_home(setup: Setup) -> Path:

@@ -21,6 +21,7 @@ from trainwright.core.module import StepPlan
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.core.stops import LeavesAtOnce
 from trainwright.engines.torch.logged import Means
+from trainwright.engines.torch.loss_groups import LossGroups
 from trainwright.engines.torch.memory import MemoryReport
 from trainwright.engines.torch.module import Module
 from trainwright.engines.torch.targets import TargetCounter
@@ -136,6 +137,8 @@ class Setup:
     has_teacher: bool = False
     #: Those that change the loss of a micro-batch, while a training runs.
     loss_modifiers: list[Modifier] = field(default_factory=list)
+    #: Tells the loss apart by class or source, where that was asked for.
+    loss_groups: LossGroups | None = None
     #: What the recipe's modifiers know, while a model in parts is saved.
     gathered_recipe_state: Any = None
 

@@ -20,12 +20,14 @@ from trainwright.core.signatures import (
     takes_positionally,
 )
 from trainwright.data.feed import take
+from trainwright.data.group_column import without_groups
 from trainwright.engines.torch.losses import logits_of, loss_of, smoothed_loss
 from trainwright.engines.torch.module import Module, loss_in, module_in
 from trainwright.engines.torch.split_batch import cut_batch
 from trainwright.engines.torch.targets import TargetCounter, base_model, is_mapping
 from trainwright.recipes.distillation.teacher import without_teacher_columns
 from trainwright.training.hooks import is_overridden
+from trainwright.training.loss_groups import watch_losses
 from trainwright.training.setup import Calling, Setup
 
 logger = logging.getLogger("trainwright")
@@ -173,7 +175,7 @@ def training_step(setup: Setup, model: nn.Module, inputs: Any, num_items_in_batc
         targets = None
     inputs = hooks._prepare_inputs(inputs)
     with hooks.compute_loss_context_manager():
-        if setup.loss_modifiers:
+        if setup.loss_modifiers or setup.loss_groups is not None:
             loss = modified_loss(setup, model, inputs, targets)
         else:
             loss = call_compute_loss(setup, model, inputs, targets)
@@ -203,11 +205,12 @@ def weight_by_subclass(setup: Setup, portion: Portion, *, scaled: bool) -> Any:
 
 def modified_loss(setup: Setup, model: nn.Module, inputs: object, targets: object) -> Tensor:
     """The loss as a recipe wants it: it sees the outputs, and columns that only a teacher takes."""
-    student = without_teacher_columns(inputs)
+    student, _ = without_groups(without_teacher_columns(inputs))
     loss, outputs = call_compute_loss(setup, model, student, targets, return_outputs=True)
     loss = loss.mean() if loss.ndim else loss
     for modifier in setup.loss_modifiers:
         loss = modifier.modify_loss(loss, outputs, inputs)
+    watch_losses(setup, outputs, inputs)
     return loss
 
 

@@ -29,6 +29,7 @@ from trainwright.training.finish import announce, note_the_end, refuse_to_look_s
 from trainwright.training.guards import dismiss_guards, set_guards
 from trainwright.training.memory import look_for_what_fits
 from trainwright.training.modules import attach_module, use_own_eval_data
+from trainwright.training.loss_groups import prepare_loss_groups
 from trainwright.training.performance import begin_steps, write_lines
 from trainwright.training.plan import plan_by
 from trainwright.training.preparation import prepared_model
@@ -93,6 +94,7 @@ def _train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) -
     run.plan = plan = plan_by(setup.hooks(), setup.given_args, run.loader)
     refuse_unknown_best_metric(setup)
     prepare_recipe(setup)
+    prepare_loss_groups(setup)
     if checkpoint is not None:
         restore_structure(setup, checkpoint)
     with run.deaths, prepared_model(setup) as model:

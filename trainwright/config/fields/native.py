@@ -31,6 +31,13 @@ class NativeFields:
     profile: str | None = None
     """Write a profiler trace of these steps into output_dir, for example "steps 5-10"."""
 
+    log_loss_per: str | None = None
+    """Log the training loss of each group of samples too: "class", or the name of a column, such as "source"."""
+
+    log_histograms: int | None = None
+    """At every so many logs, how the numbers of each weight and each gradient are spread: in histograms.jsonl in the
+    run directory, and in trackers that show histograms."""
+
     tracker_options: dict[str, Any] | str | None = None
     """Options of trackers by name, for example {"wandb": {"entity": "us"}}; docs/trackers.md lists them."""
 
