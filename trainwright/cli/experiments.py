@@ -100,6 +100,9 @@ def _train(loaded: Any, *, fresh: bool, force: bool, begins_in: Callable[[Path],
     for name, value in shown.items():
         if not name.endswith(SPEED):
             typer.echo(f"  {name:<24}{value:.6g}")
+    if done.was_a_try:
+        typer.echo("Nothing was kept of this fast_dev_run. Train with the same command without it.")
+        return
     folder = shlex.quote(str(done.folder))
     typer.echo(f"The model is in {done.folder}. Try: {shlex.join(program())} evaluate {folder}")
 

@@ -144,6 +144,12 @@ NATIVE: dict[str, Field] = {
     "max_tokens_per_batch": Field("acts", "batches by token budget"),
     "set_grads_to_none": Field("acts", "gradients after a step: none, or zeros"),
     **_all("acts", "trackers", "tracker_options tags"),
+    **_all(
+        "acts",
+        "how many batches are used",
+        "limit_train_batches limit_eval_batches limit_predict_batches overfit_batches",
+    ),
+    "fast_dev_run": Field("acts", "a few batches of everything, of which nothing is kept"),
     "profile": Field("acts", "a profiler trace of the given steps in output_dir"),
     "best_model_after_epoch": Field("acts", "evaluations before this epoch are not the best"),
     "engine": Field("acts", "the framework: torch, mindspore or jax"),

@@ -21,6 +21,7 @@ from trainwright.core.errors import MissingMetricError, NotSavedError
 from trainwright.core.files import replacing
 from trainwright.core.finished import mark_finished, read_finished
 from trainwright.core.log_history import is_evaluation
+from trainwright.core.results import TrainOutput
 from trainwright.core.state import TrainerState
 from trainwright.experiment.building import (
     Built,
@@ -67,6 +68,8 @@ class Trained:
     steps: int
     #: Why it ended before its last step.
     stopped_early: str | None = None
+    #: A ``fast_dev_run``, of which nothing is there afterwards.
+    was_a_try: bool = False
 
 
 def train(
@@ -86,6 +89,8 @@ def train(
     """
     place = rank_from_environment()
     is_first = place.rank == 0
+    if arguments_for(loaded)[1].fast_dev_run:
+        return _try(loaded, say if is_first else lambda text: None)
     if fresh and place.world_size > 1:
         # Each would choose a folder of its own.
         raise ConfigError("--fresh cannot be used with several processes: name a new folder, training.output_dir=...")
@@ -116,6 +121,18 @@ def train(
             end = _end_before(loaded, folder, say)
             return _trained(built, folder) if end is None else end
         return _trained(built, folder)
+
+
+def _try(loaded: Loaded, say: Say) -> Trained:
+    """A few batches of what the experiment describes; its folder is not touched."""
+    built = build(loaded)
+    for note in built.prepared.notes:
+        say(f"{built.task}: {note}")
+    output = _run(built)
+    folder = Path(str(built.trainer.args.output_dir))
+    return Trained(
+        folder, {**output.metrics, **_last_evaluation(built)}, built.trainer.state.global_step, was_a_try=True
+    )
 
 
 @contextlib.contextmanager
@@ -158,15 +175,8 @@ def _end_before(loaded: Loaded, folder: Path, say: Say) -> Trained | None:
 
 
 def _trained(built: Built, folder: Path) -> Trained:
-    loaded = built.loaded
     try:
-        output = built.trainer.train()
-    except MissingMetricError as error:
-        raise loaded.error(("training", "metric_for_best_model"), str(error)) from error
-    except ValueError as error:
-        if built.trainer.state.global_step > 0 or not is_refusal(error):
-            raise
-        raise ConfigError(f"{loaded.document.source}: {error}") from error
+        output = _run(built)
     except NotSavedError:
         # The folder may still take a model. If it does not, in whatever words, what is missing is said all the same.
         with contextlib.suppress(Exception):
@@ -180,6 +190,18 @@ def _trained(built: Built, folder: Path) -> Trained:
         if end is not None and built.args.should_save:
             mark_finished(folder, end._replace(has_model=True))
     return Trained(folder, metrics, built.trainer.state.global_step, output.stopped_early)
+
+
+def _run(built: Built) -> TrainOutput:
+    loaded = built.loaded
+    try:
+        return built.trainer.train()
+    except MissingMetricError as error:
+        raise loaded.error(("training", "metric_for_best_model"), str(error)) from error
+    except ValueError as error:
+        if built.trainer.state.global_step > 0 or not is_refusal(error):
+            raise
+        raise ConfigError(f"{loaded.document.source}: {error}") from error
 
 
 def refuse_unwritable(folder: Path) -> None:

@@ -41,6 +41,7 @@ from trainwright.training.construction import (
     resolve_model,
     with_backend,
 )
+from trainwright.training.dev_run import arguments_to_try
 from trainwright.training.overrides import look_at_overrides
 from trainwright.training.recipe import take_recipe
 from trainwright.training.save_model import save_model
@@ -98,7 +99,7 @@ class Trainer(Methods):
         distill_teacher: nn.Module | str | Path | None = None,
     ) -> None:
         setup = self._setup
-        setup.take_arguments(with_backend(adopt_arguments(args), backend))
+        setup.take_arguments(arguments_to_try(setup, with_backend(adopt_arguments(args), backend)))
         setup.backend = choose_backend(setup.args, backend)
         seed_everything(setup)
         check_device(setup.args)
@@ -113,7 +114,7 @@ class Trainer(Methods):
         setup.optimizer, setup.lr_scheduler = optimizers
         setup.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         setup.own_optimizer, setup.own_scheduler = setup.optimizer is None, setup.lr_scheduler is None
-        setup.checkpointer = delivery_to(given, checkpointer)
+        setup.checkpointer = delivery_to(given, None if setup.args.fast_dev_run else checkpointer)
         look_at_overrides(setup)
         setup.memory = MemoryReport(not given.skip_memory_metrics)
         setup.memory.start("init")
