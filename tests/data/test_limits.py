@@ -95,7 +95,8 @@ def test_a_limited_run_resumes_exactly(kind: str, step: int, tmp_path: Path) -> 
     settings = {"limit_train_batches": 3, "gradient_accumulation_steps": 2, "max_steps": 6}
     whole = trainer_of(tmp_path, SOURCES[kind](), save_strategy="steps", save_steps=1, **settings)
     whole.train()
-    assert len(seen_by(whole)) == 3 * 12 and whole.state.epoch == 3.0
+    assert len(seen_by(whole)) == 3 * 12
+    assert whole.state.epoch == 3.0
     resumed = trainer_of(tmp_path, SOURCES[kind](), **settings)
     resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
     done = {1: 8, 3: 20, 4: 24}[step]
@@ -120,7 +121,8 @@ def test_workers_give_the_same_batches(workers: int, tmp_path: Path) -> None:
         tmp_path, classification_rows(40), limit_train_batches=2, num_train_epochs=2, dataloader_num_workers=workers
     )
     trainer.train()
-    assert len(seen_by(trainer)) == 16 and trainer.state.global_step == 4
+    assert len(seen_by(trainer)) == 16
+    assert trainer.state.global_step == 4
 
 
 def test_a_budget_of_tokens_is_limited_in_every_epoch(tmp_path: Path) -> None:
@@ -196,7 +198,9 @@ def test_a_try_leaves_nothing_behind_and_says_so(tmp_path: Path, caplog: pytest.
     trainer.add_callback(heard)
     with caplog.at_level(logging.WARNING, "trainwright"):
         output = trainer.train()
-    assert output.global_step == 2 and len(seen_by(trainer)) == 12 and len(heard.losses) == 1
+    assert output.global_step == 2
+    assert len(seen_by(trainer)) == 12
+    assert len(heard.losses) == 1
     trainer.save_model()
     assert not folder.exists()
     assert "That was a fast_dev_run: 3 batches of each kind, and nothing was kept." in caplog.text

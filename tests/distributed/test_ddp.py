@@ -109,7 +109,8 @@ def test_two_processes_are_limited_to_what_one_is(tmp_path: Path) -> None:
     """As many batches of half the size each."""
     alone = launch("limits", tmp_path, 1)[0]["41"]
     together = [answer["41"] for answer in launch("limits", tmp_path, 2)]
-    assert alone["steps"] == 4 and len(alone["predictions"]) == 4
+    assert alone["steps"] == 4
+    assert len(alone["predictions"]) == 4
     for epoch in range(2):
         assert len(alone["seen"][epoch]) == 24
         rows = [row for process in together for row in process["seen"][epoch]]

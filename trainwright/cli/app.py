@@ -71,7 +71,11 @@ def _trusts_code(words: list[str]) -> bool:
 
 def _say_stopped(reason: str) -> None:
     # These keep nothing that another could go on from.
-    rest = "." if sys.argv[1:2] in (["try"], ["prove"]) else ": run the same command again to go on."
+    rest = (
+        "."
+        if sys.argv[1:2] in (["try"], ["prove"], ["look"], ["lr-find"])
+        else ": run the same command again to go on."
+    )
     typer.echo(f"Stopped by {reason}{rest}", err=True)
 
 
