@@ -136,13 +136,14 @@ def predict(
     target: Target,
     data: Data = None,
     output: Annotated[
-        Path | None, typer.Option(help="File to write.", show_default="predictions.jsonl in the run's folder")
+        Path | None,
+        typer.Option(help=".jsonl, .csv or .parquet.", show_default="predictions.jsonl in the run's folder"),
     ] = None,
     checkpoint: Checkpoint = None,
     trust: Trust = False,
     imports: Import = None,
 ) -> None:
-    """Predictions of a trained model, one JSON object a row."""
+    """Predictions of a trained model, a row for each sample: its input, label, prediction and probabilities."""
     with outcome():
         from trainwright.experiment.running import predict as predict_run
 
@@ -150,7 +151,8 @@ def predict(
         path, rows = predict_run(
             target, checkpoint=checkpoint, data=data, output=output, overrides=context.args, trust=trust
         )
-        typer.echo(f"{rows} predictions in {path}")
+        if rank_from_environment().rank == 0:
+            typer.echo(f"{rows} predictions in {path}")
 
 
 @app.command(context_settings=_OVERRIDES)

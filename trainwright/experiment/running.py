@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -18,7 +17,6 @@ from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded, load_experiment
 from trainwright.config.origin import OURS, library_running
 from trainwright.core.errors import MissingMetricError, NotSavedError
-from trainwright.core.files import replacing
 from trainwright.core.finished import mark_finished, read_finished
 from trainwright.core.log_history import is_evaluation
 from trainwright.core.results import TrainOutput
@@ -32,6 +30,8 @@ from trainwright.experiment.building import (
     run_folder,
     training_rows,
 )
+from trainwright.experiment.prediction_files import refuse_output, write_rows
+from trainwright.experiment.predictions import prediction_rows
 from trainwright.experiment.rerun import (
     ANEW,
     ExperimentRecord,
@@ -347,30 +347,24 @@ def predict(
     overrides: list[str] | None = None,
     trust: bool = False,
 ) -> tuple[Path, int]:
-    """Write one JSON object a row; returns the file and the number of rows."""
+    """Write a row for each sample, in the order of the data; returns the file and the number of rows.
+
+    The ending of ``output`` says how: ``.csv``, ``.parquet``, or lines of JSON.
+    """
+    if output is not None:
+        refuse_output(output)
     built, folder = _open(target, checkpoint, overrides or [], trust)
     path = output or folder / "predictions.jsonl"
-    if output is not None:
-        _refuse_unwritable_output(output)
-    found = _new_data(built, data)
+    found = rows = _new_data(built, data)
     wanted = built.prepared.target
     if wanted in columns_of(found) and hasattr(found, "remove_columns"):
         # Nothing is compared: labels that are missing or new do not matter.
         found = found.remove_columns(wanted)
-    rows = built.prepared.describe(built.trainer.predict(_encoded(built, found)).predictions)
-    # In a run's folder, which may be anybody's, nothing is written through a link.
-    with open(path, "wb") if output is not None else replacing(path) as file:
-        file.writelines((json.dumps(row, ensure_ascii=False) + "\n").encode() for row in rows)
-    return path, len(rows)
-
-
-def _refuse_unwritable_output(path: Path) -> None:
-    """Now, and not when the work is done."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("a").close()
-    except OSError as error:
-        raise ConfigError(f"command line: --output {path} cannot be written: {error.strerror}.") from None
+    encoded = _encoded(built, found)
+    predicted = prediction_rows(built.prepared, rows, encoded, built.trainer.predict(encoded).predictions)
+    if rank_from_environment().rank == 0:
+        write_rows(path, predicted, is_ours=output is None)
+    return path, len(predicted)
 
 
 def _new_data(built: Built, name: str | None) -> Any:
