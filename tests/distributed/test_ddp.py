@@ -105,6 +105,22 @@ def test_two_processes_train_what_one_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_two_processes_are_limited_to_what_one_is(tmp_path: Path) -> None:
+    """As many batches of half the size each."""
+    alone = launch("limits", tmp_path, 1)[0]["41"]
+    together = [answer["41"] for answer in launch("limits", tmp_path, 2)]
+    assert alone["steps"] == 4
+    assert len(alone["predictions"]) == 4
+    for epoch in range(2):
+        assert len(alone["seen"][epoch]) == 24
+        rows = [row for process in together for row in process["seen"][epoch]]
+        assert sorted(rows) == sorted(alone["seen"][epoch])
+    close(together[0]["weights"], alone["weights"])
+    close(without(together[0]["logs"], "epoch"), without(alone["logs"], "epoch"), 1e-5)
+    close(together[0]["predictions"], alone["predictions"])
+
+
+@pytest.mark.slow
 def test_a_recipe_does_the_same_on_two_processes(tmp_path: Path) -> None:
     alone = launch("recipes", tmp_path, 1)[0]
     together = launch("recipes", tmp_path, 2)

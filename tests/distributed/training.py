@@ -149,6 +149,12 @@ def resume(folder: Path) -> dict[str, Any]:
     return {"whole": whole, "resumed": result(trainer), "best": best}
 
 
+def limits(folder: Path) -> dict[str, Any]:
+    """Three batches of two epochs, in groups of two; two of evaluation and one of prediction."""
+    batches = {"limit_train_batches": 3, "limit_eval_batches": 2, "limit_predict_batches": 1}
+    return {"41": train(folder / "limits", 41, per_device_eval_batch_size=4 // WORLD, **batches)}
+
+
 class Counted(Module):
     """Logs in training and in validation; some targets are left out, so batches weigh differently."""
 
@@ -353,6 +359,7 @@ TASKS = {
     "drop_last": drop_last,
     "out_of_memory": out_of_memory,
     "resume": resume,
+    "limits": limits,
 }
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from trainwright.cli import estimating as estimating  # registers its commands
 from trainwright.cli import experiments as experiments  # registers its commands
 from trainwright.cli import exports as exports  # registers its commands
 from trainwright.cli import launching as launching  # registers its commands
+from trainwright.cli import looking as looking  # registers its commands
 from trainwright.cli import proving as proving  # registers its commands
 from trainwright.cli import recipes as recipes  # registers its commands
 from trainwright.cli import runs as runs  # registers its commands

@@ -71,7 +71,8 @@ def _trusts_code(words: list[str]) -> bool:
 
 def _say_stopped(reason: str) -> None:
     # These keep nothing that another could go on from.
-    rest = "." if sys.argv[1:2] in (["try"], ["prove"], ["tail"]) else ": run the same command again to go on."
+    keeps_nothing = ("try", "prove", "tail", "look", "lr-find", "runs", "show", "compare", "report")
+    rest = "." if sys.argv[1:2] and sys.argv[1] in keeps_nothing else ": run the same command again to go on."
     typer.echo(f"Stopped by {reason}{rest}", err=True)
 
 

@@ -100,6 +100,9 @@ def _train(loaded: Any, *, fresh: bool, force: bool, begins_in: Callable[[Path],
     for name, value in shown.items():
         if not name.endswith(SPEED):
             typer.echo(f"  {name:<24}{value:.6g}")
+    if done.was_a_try:
+        typer.echo("Nothing was kept of this fast_dev_run. Train with the same command without it.")
+        return
     folder = shlex.quote(str(done.folder))
     typer.echo(f"The model is in {done.folder}. Try: {shlex.join(program())} evaluate {folder}")
 
@@ -133,13 +136,14 @@ def predict(
     target: Target,
     data: Data = None,
     output: Annotated[
-        Path | None, typer.Option(help="File to write.", show_default="predictions.jsonl in the run's folder")
+        Path | None,
+        typer.Option(help=".jsonl, .csv or .parquet.", show_default="predictions.jsonl in the run's folder"),
     ] = None,
     checkpoint: Checkpoint = None,
     trust: Trust = False,
     imports: Import = None,
 ) -> None:
-    """Predictions of a trained model, one JSON object a row."""
+    """Predictions of a trained model, a row for each sample: its input, label, prediction and probabilities."""
     with outcome():
         from trainwright.experiment.running import predict as predict_run
 
@@ -147,7 +151,8 @@ def predict(
         path, rows = predict_run(
             target, checkpoint=checkpoint, data=data, output=output, overrides=context.args, trust=trust
         )
-        typer.echo(f"{rows} predictions in {path}")
+        if rank_from_environment().rank == 0:
+            typer.echo(f"{rows} predictions in {path}")
 
 
 @app.command(context_settings=_OVERRIDES)

@@ -23,6 +23,7 @@ from trainwright.config.enums import (
 from trainwright.config.errors import ConfigError
 from trainwright.config.fields import AllFields, is_ours
 from trainwright.config.intervals import coerce_cadences
+from trainwright.config.limits import coerce_limits
 from trainwright.config.registry import check_name
 
 _ENUMS: dict[str, type[Enum]] = {
@@ -79,6 +80,7 @@ def coerce(args: AllFields) -> None:
         setattr(args, name, registered_name(name, getattr(args, name)))
     args.debug = _debug_options(args.debug)
     coerce_cadences(args)
+    coerce_limits(args)
     _own_words(args)
 
 

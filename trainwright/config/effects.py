@@ -11,6 +11,7 @@ from trainwright.config.fields import (
     DistributedFields,
     EvaluationFields,
     HubFields,
+    LimitFields,
     LogFields,
     MemoryFields,
     MiscFields,
@@ -50,6 +51,7 @@ _OF_TOPIC = {
     HubFields: Effect.FREE,
     MiscFields: Effect.FREE,
     NativeFields: Effect.FREE,
+    LimitFields: Effect.FREE,
     SurvivalFields: Effect.FREE,
     RemovedFields: Effect.FREE,
 }
@@ -75,6 +77,8 @@ _OTHERWISE = {
     "dataloader_in_order": Effect.COURSE,
     "train_sampling_strategy": Effect.COURSE,
     "max_tokens_per_batch": Effect.COURSE,
+    "limit_train_batches": Effect.COURSE,
+    "overfit_batches": Effect.COURSE,
     "full_determinism": Effect.COURSE,
     "rewind_on_nonfinite": Effect.COURSE,
     "seed": Effect.EXPERIMENT,
@@ -96,6 +100,7 @@ OF_THIS_START = frozenset(
         "do_train",
         "do_eval",
         "do_predict",
+        "fast_dev_run",
     }
 )
 #: What an optimizer in the middle of its work would keep under transformers.

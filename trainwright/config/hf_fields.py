@@ -147,6 +147,12 @@ NATIVE: dict[str, Field] = {
     "write_report": Field("acts", "report.html and report.md at the end; docs/reports.md"),
     "log_loss_per": Field("acts", "the training loss of each class, or of each source of samples"),
     "log_histograms": Field("acts", "histograms of weights and gradients at every so many logs"),
+    **_all(
+        "acts",
+        "how many batches are used",
+        "limit_train_batches limit_eval_batches limit_predict_batches overfit_batches",
+    ),
+    "fast_dev_run": Field("acts", "a few batches of everything, of which nothing is kept"),
     "profile": Field("acts", "a profiler trace of the given steps in output_dir"),
     "best_model_after_epoch": Field("acts", "evaluations before this epoch are not the best"),
     "engine": Field("acts", "the framework: torch, mindspore or jax"),

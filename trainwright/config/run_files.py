@@ -109,6 +109,8 @@ class TablesRecord(TypedDict):
     """Tables of one's own for the report."""
 
     tables: Annotated[list[dict[str, Any]], "Each with title, head and rows of text."]
+
+
 class HistogramsLine(TypedDict):
     """How the numbers of each weight and each gradient were spread at a log (`log_histograms`)."""
 

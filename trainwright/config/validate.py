@@ -13,6 +13,7 @@ from trainwright.config.fields.distributed import DDP_BACKENDS
 from trainwright.config.fields.logs import LOG_LEVELS
 from trainwright.config.fields.survival import FORMAT_VARIABLE
 from trainwright.config.intervals import TOPICS
+from trainwright.config.limits import check_limits
 from trainwright.config.parallel import check_parallel
 from trainwright.config.probe import probe_for
 from trainwright.config.profile import parse_profile
@@ -310,6 +311,7 @@ CHECKS: tuple[Callable[[Any], None], ...] = (
     check_native,
     check_restarts,
     check_survival,
+    check_limits,
     check_parallel,
 )
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import Sampler
 
+from trainwright.config.limits import Limit
 from trainwright.data.order import mixed_seed, seeded, set_epoch_of
 from trainwright.data.replay import Replay
 from trainwright.data.sharding import ShardedOrder
@@ -35,12 +36,20 @@ class ResumableBatches(Sampler[list[int]]):
         self._start = 0
         self._start_sample: int | None = None
         self._left_out: Collection[int] = ()
+        #: How many batches of an epoch come; None for all.
+        self.limit: Limit | None = None
+
+    def cut(self, batches: int) -> int:
+        """How many of an epoch's ``batches`` come."""
+        return batches if self.limit is None else self.limit.of(batches)
 
     def ends_with_filler(self, sample: int | None = None) -> bool:
         """Whether the last batch is there only to keep this process in step with others.
 
         ``sample`` is what ``start_at`` was told, where the epoch did not start at its start.
         """
+        if self.limit is not None and len(self) < self.whole():
+            return False
         if sample is not None and isinstance(self.sampler, ShardedOrder):
             return self.sampler.fills_after(sample)
         return bool(getattr(self.sampler, "ends_with_filler", False))
@@ -62,18 +71,29 @@ class ResumableBatches(Sampler[list[int]]):
 
     def numbered(self, start: int, sample: int | None = None) -> Iterator[tuple[int, list[int]]]:
         """The batches of the current epoch from number ``start`` on, each with its number."""
-        return enumerate(self._batches_from(start, sample), start)
+        batches = self._batches_from(start, sample)
+        if self.limit is not None:
+            end = self.limit.of(None if isinstance(self.limit.value, int) else self._counted(start, sample))
+            batches = itertools.islice(batches, max(end - start, 0))
+        return enumerate(batches, start)
+
+    def whole(self) -> int:
+        """Batches in the whole of the current epoch, whatever ``start_at`` was told, without the limit."""
+        raise NotImplementedError
 
     def __len__(self) -> int:
-        """Batches in the whole of the current epoch, whatever ``start_at`` was told."""
-        raise NotImplementedError
+        return self.cut(self.whole())
+
+    def _counted(self, start: int, sample: int | None) -> int:
+        """Batches of the epoch where batch number ``start`` begins with ``sample``."""
+        return self.whole()
 
     def __iter__(self) -> Iterator[list[int]]:
         # The offset is taken when the first batch is asked for, not when the iterator is made: torch's loader with
         # workers makes two iterators and walks the second.
         start, sample, left_out = self._start, self._start_sample, self._left_out
         self._start, self._start_sample, self._left_out = 0, None, ()
-        if not left_out:
+        if not left_out and self.limit is None:
             yield from self._batches_from(start, sample)
             return
         for number, batch in self.numbered(start, sample):
@@ -93,15 +113,18 @@ class FixedBatches(ResumableBatches):
         super().__init__(sampler, drop_last)
         self.batch_size = batch_size
 
-    def __len__(self) -> int:
+    def whole(self) -> int:
         if not isinstance(self.sampler, Sized):
             raise TypeError(
                 f"the sampler {type(self.sampler).__name__} has no length, so its batches cannot be counted"
             )
         return self.batches_after(0)
 
+    def _counted(self, start: int, sample: int | None) -> int:
+        return self.whole() if sample is None else start + self.batches_after(sample)
+
     def batches_after(self, sample: int) -> int:
-        """How many batches the samples from number ``sample`` on make.
+        """How many batches the samples from number ``sample`` on make, without the limit.
 
         Of several processes: the batches of this one, after ``sample`` samples of all.
         """
@@ -135,7 +158,7 @@ class ReplayedBatches(ResumableBatches):
         self.seed = seed
         self.replay = Replay(batch_sampler, seed)
 
-    def __len__(self) -> int:
+    def whole(self) -> int:
         return len(self.batch_sampler)
 
     def set_epoch(self, epoch: int) -> None:
@@ -143,7 +166,8 @@ class ReplayedBatches(ResumableBatches):
         self.epoch = epoch
 
     def ends_with_filler(self, sample: int | None = None) -> bool:
-        return bool(getattr(self.batch_sampler, "ends_with_filler", False))
+        is_cut = self.limit is not None and len(self) < self.whole()
+        return not is_cut and bool(getattr(self.batch_sampler, "ends_with_filler", False))
 
     def _batches_from(self, start: int, sample: int | None) -> Iterator[list[int]]:
         return iter(self.replay(self.epoch)[start:])
@@ -184,11 +208,14 @@ class TokenBudgetBatches(ResumableBatches):
         self._plan: tuple[int, list[list[int]]] | None = None
         self._refuse_what_never_fits(lengths)
 
-    def __len__(self) -> int:
-        return self.batches_in_epoch(self.epoch)
+    def whole(self) -> int:
+        return self._count(self.epoch)
 
     def batches_in_epoch(self, epoch: int) -> int:
         """How many batches ``epoch`` has; epochs differ, since each packs its samples differently."""
+        return self.cut(self._count(epoch))
+
+    def _count(self, epoch: int) -> int:
         if epoch not in self._counts:
             self._planned(epoch)
         return self._counts[epoch]

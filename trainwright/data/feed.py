@@ -305,7 +305,8 @@ class TrainFeed:
         first = self._first
         if first.sample is None:
             return len(self.loader)
-        return first.batches + self.loader.batch_sampler.batches_after(first.sample)
+        sampler = self.loader.batch_sampler
+        return sampler.cut(first.batches + sampler.batches_after(first.sample))
 
     def _open(self) -> Iterator[Any]:
         """The batches from the present mark on."""

@@ -79,6 +79,8 @@ class Loader(DataLoader[Any]):
         self._fetch: MapFetch | None = None
         self._share: StreamShare | None = None
         self._running: weakref.WeakSet[WorkerIterator] = weakref.WeakSet()
+        #: How many batches of a stream come in an epoch; ``StreamReader`` ends there.
+        self.batch_limit: int | None = None
 
     @property
     def epoch(self) -> int:
@@ -141,6 +143,8 @@ class Loader(DataLoader[Any]):
             return self.collate_fn(samples[0] if self.batch_size is None else samples * 2)
 
     def __len__(self) -> int:
+        if self.batch_limit is not None:
+            return self.batch_limit
         if self._share is None or self._share.split == "itself":
             return super().__len__()
         return rounds_of(self, self._share)
@@ -304,7 +308,7 @@ def eval_order(dataset: Any, args: TrainingArguments, model_input_name: str = "i
 def train_order(dataset: Any, batch_size: int, args: TrainingArguments, model_input_name: str = "input_ids") -> Order:
     """The order that ``train_sampling_strategy`` asks for."""
     strategy = args.train_sampling_strategy
-    if strategy == "sequential":
+    if strategy == "sequential" or ours(args).overfit_batches is not None:
         return SequentialOrder(len(dataset))
     if strategy == "group_by_length" and not ours(args).max_tokens_per_batch:
         lengths = sample_lengths(dataset, args.length_column_name, model_input_name)
@@ -353,8 +357,7 @@ def close_loader(loader: object) -> None:
 
 def num_examples(loader: Any) -> int:
     """Samples in one pass of ``loader``; where its dataset has no length, batches times batch size."""
-    dataset = getattr(loader, "dataset", None)
-    if dataset is not None and has_length(dataset):
+    if (dataset := getattr(loader, "dataset", None)) is not None and has_length(dataset):
         return len(dataset)
     return len(loader) * (getattr(loader, "batch_size", None) or 1)
 

@@ -13,6 +13,7 @@ import torch
 
 from trainwright.data.batches import FixedBatches, ReplayedBatches, ResumableBatches
 from trainwright.data.exact_json import tensor_bytes
+from trainwright.data.first_batches import whole_loader
 from trainwright.data.loader import Loader, has_length
 from trainwright.data.order import LengthGroupedOrder, SeededOrder
 from trainwright.data.sharded_batches import ShardedBatches
@@ -211,9 +212,13 @@ def samples_before(sampler: FixedBatches, batches: int, first: Start = _BEGINNIN
 def units_in_epoch(sampler: Any) -> int:
     """Samples of an epoch, or batches where processes share these whole."""
     if isinstance(sampler, ShardedBatches):
-        return len(sampler.batches)
+        return min(len(sampler.batches), len(sampler) * sampler.world_size)
     order = sampler.sampler
-    return len(order.order) if isinstance(order, ShardedOrder) else len(order)
+    is_shared = isinstance(order, ShardedOrder)
+    units = len(order.order) if is_shared else len(order)
+    if sampler.limit is None:
+        return units
+    return min(units, len(sampler) * sampler.batch_size * (order.world_size if is_shared else 1))
 
 
 def place_of_all(loader: Any, batches: int, first: Start, facts: Facts) -> dict[str, int | None]:
@@ -325,7 +330,8 @@ def _whole_batches(loader: Any) -> Any:
 def _sampling(loader: Any) -> str:
     """What decides which samples come when, in a word or two."""
     if not starts_by_index(loader):
-        inner = loader.loader if isinstance(loader, EveryNth) else loader
+        inner = whole_loader(loader)
+        inner = inner.loader if isinstance(inner, EveryNth) else inner
         return "a stream" if isinstance(inner, Loader) else f"a loader of type {type(inner).__name__}"
     batches = _whole_batches(loader)
     if isinstance(batches, ReplayedBatches):

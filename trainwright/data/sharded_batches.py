@@ -20,8 +20,11 @@ class ShardedBatches(ResumableBatches):
         super().__init__(batches.sampler, batches.drop_last)
         self.batches, self.rank, self.world_size, self.fills = batches, rank, world_size, fills
 
-    def __len__(self) -> int:
+    def whole(self) -> int:
         return self.batches_after(0)
+
+    def _counted(self, start: int, sample: int | None) -> int:
+        return self.whole() if sample is None else start + self.batches_after(sample)
 
     def batches_after(self, number: int) -> int:
         """How many batches each process has after ``number`` that all of them have had together."""
@@ -31,7 +34,7 @@ class ShardedBatches(ResumableBatches):
     def batches_in_epoch(self) -> Callable[[int], int] | None:
         """How many batches each process has in an epoch, where epochs differ."""
         whole = getattr(self.batches, "batches_in_epoch", None)
-        return None if whole is None else lambda epoch: math.ceil(whole(epoch) / self.world_size)
+        return None if whole is None else lambda epoch: self.cut(math.ceil(whole(epoch) / self.world_size))
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from trainwright.core.filler import Filler
+from trainwright.data.first_batches import whole_loader
 from trainwright.data.loader import Loader
 from trainwright.data.own_data import OwnPlace, StreamGenerators
 from trainwright.data.position import Facts, LastBatch
@@ -15,6 +16,7 @@ from trainwright.data.seeding import AllStates, StreamRun, plain_states
 from trainwright.data.streams import StreamState
 
 logger = logging.getLogger("trainwright")
+_END = object()
 
 
 class StreamPlace(NamedTuple):
@@ -49,9 +51,13 @@ class StreamReader:
     """Passes over a stream: by its own state where it gives one, else by reading it again up to the place."""
 
     def __init__(self, loader: Any, seed: int) -> None:
+        self._limit: int | None = getattr(loader, "batch_limit", None)
+        loader = whole_loader(loader)
         self._loader, self._seed = loader, seed
         self.state = StreamState(loader)
         self._own = StreamGenerators(loader)
+        #: Batches given of the epoch, which ends after ``_limit`` of them.
+        self._given = 0
         self._run: Any = None
         self._last: Any = None
         self._at_end: StreamPlace | None = None
@@ -65,9 +71,15 @@ class StreamReader:
         ``poll`` is called after each batch that is read past, and may raise.
         """
         self._run = self._last = self._at_end = None
+        self._given = given
         self.read = given if place.read is None else place.read
         own = place.own if isinstance(place.own, dict) else None
         self._own.begin(own)
+        if self._is_cut():
+            # The next pass begins at the start of the stream, which must not be told to go on somewhere else.
+            if own is not None:
+                self._own.go_on(own)
+            return iter(())
         if place.stream is not None:
             return self._counted(self._open_by_state(epoch, place.stream, own))
         self._run = self._fresh_run(epoch)
@@ -86,7 +98,7 @@ class StreamReader:
             # What fillers were made of moved the stream, and is no part of it.
             return self._at_end
         stream = None
-        if self.state.works and isinstance(self._run, StreamRun):
+        if self.state.works and isinstance(self._run, StreamRun) and not self._is_cut():
             taken = self.state.snapshot(has_read=has_read)
             if taken is not None:
                 stream = {"state": taken, "random": self._run.random.snapshot(), "ended": self._run.ended}
@@ -108,10 +120,14 @@ class StreamReader:
         return self._last
 
     def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
+        while not self._is_cut() and (batch := next(batches, _END)) is not _END:
             self.read += 1
+            self._given += 1
             self._last = batch.batch if isinstance(batch, Filler) else batch
             yield batch
+
+    def _is_cut(self) -> bool:
+        return self._limit is not None and self._given >= self._limit
 
     def _open_by_state(self, epoch: int, stream: dict[str, Any], own: dict[str, Any] | None) -> Iterator[Any]:
         if not self.state.works:

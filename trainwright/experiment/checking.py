@@ -19,6 +19,7 @@ from trainwright.checkpoint.directory import list_checkpoints
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.errors import ConfigError
 from trainwright.config.extras import EXTRAS, install, is_installed
+from trainwright.config.fields import is_ours
 from trainwright.config.intervals import EVALUATE, SAVE, cadence
 from trainwright.config.loading import Loaded
 from trainwright.engines.torch.targets import unwrap
@@ -167,6 +168,9 @@ def _one_step(args: TrainingArguments, folder: Path) -> Any:
         "save_only_model": False,
         "log_level": "warning",
     }
+    if is_ours(args, "fast_dev_run"):
+        # A check is one already, and looks into its folder.
+        off["fast_dev_run"] = None
     if str(args.lr_scheduler_type) in ("reduce_lr_on_plateau", "greedy"):
         off["lr_scheduler_type"] = "linear"
     return dataclasses.replace(args, output_dir=str(folder), max_steps=1, **off)

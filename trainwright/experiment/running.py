@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -18,9 +17,9 @@ from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded, load_experiment
 from trainwright.config.origin import OURS, library_running
 from trainwright.core.errors import MissingMetricError, NotSavedError
-from trainwright.core.files import replacing
 from trainwright.core.finished import mark_finished, read_finished
 from trainwright.core.log_history import is_evaluation
+from trainwright.core.results import TrainOutput
 from trainwright.core.state import TrainerState
 from trainwright.experiment.building import (
     Built,
@@ -31,6 +30,8 @@ from trainwright.experiment.building import (
     run_folder,
     training_rows,
 )
+from trainwright.experiment.prediction_files import refuse_output, write_rows
+from trainwright.experiment.predictions import prediction_rows
 from trainwright.experiment.rerun import (
     ANEW,
     ExperimentRecord,
@@ -67,6 +68,8 @@ class Trained:
     steps: int
     #: Why it ended before its last step.
     stopped_early: str | None = None
+    #: A ``fast_dev_run``, of which nothing is there afterwards.
+    was_a_try: bool = False
 
 
 def train(
@@ -86,6 +89,8 @@ def train(
     """
     place = rank_from_environment()
     is_first = place.rank == 0
+    if arguments_for(loaded)[1].fast_dev_run:
+        return _try(loaded, say if is_first else lambda text: None)
     if fresh and place.world_size > 1:
         # Each would choose a folder of its own.
         raise ConfigError("--fresh cannot be used with several processes: name a new folder, training.output_dir=...")
@@ -116,6 +121,18 @@ def train(
             end = _end_before(loaded, folder, say)
             return _trained(built, folder) if end is None else end
         return _trained(built, folder)
+
+
+def _try(loaded: Loaded, say: Say) -> Trained:
+    """A few batches of what the experiment describes; its folder is not touched."""
+    built = build(loaded)
+    for note in built.prepared.notes:
+        say(f"{built.task}: {note}")
+    output = _run(built)
+    folder = Path(str(built.trainer.args.output_dir))
+    return Trained(
+        folder, {**output.metrics, **_last_evaluation(built)}, built.trainer.state.global_step, was_a_try=True
+    )
 
 
 @contextlib.contextmanager
@@ -158,15 +175,8 @@ def _end_before(loaded: Loaded, folder: Path, say: Say) -> Trained | None:
 
 
 def _trained(built: Built, folder: Path) -> Trained:
-    loaded = built.loaded
     try:
-        output = built.trainer.train()
-    except MissingMetricError as error:
-        raise loaded.error(("training", "metric_for_best_model"), str(error)) from error
-    except ValueError as error:
-        if built.trainer.state.global_step > 0 or not is_refusal(error):
-            raise
-        raise ConfigError(f"{loaded.document.source}: {error}") from error
+        output = _run(built)
     except NotSavedError:
         # The folder may still take a model. If it does not, in whatever words, what is missing is said all the same.
         with contextlib.suppress(Exception):
@@ -180,6 +190,18 @@ def _trained(built: Built, folder: Path) -> Trained:
         if end is not None and built.args.should_save:
             mark_finished(folder, end._replace(has_model=True))
     return Trained(folder, metrics, built.trainer.state.global_step, output.stopped_early)
+
+
+def _run(built: Built) -> TrainOutput:
+    loaded = built.loaded
+    try:
+        return built.trainer.train()
+    except MissingMetricError as error:
+        raise loaded.error(("training", "metric_for_best_model"), str(error)) from error
+    except ValueError as error:
+        if built.trainer.state.global_step > 0 or not is_refusal(error):
+            raise
+        raise ConfigError(f"{loaded.document.source}: {error}") from error
 
 
 def refuse_unwritable(folder: Path) -> None:
@@ -325,30 +347,24 @@ def predict(
     overrides: list[str] | None = None,
     trust: bool = False,
 ) -> tuple[Path, int]:
-    """Write one JSON object a row; returns the file and the number of rows."""
+    """Write a row for each sample, in the order of the data; returns the file and the number of rows.
+
+    The ending of ``output`` says how: ``.csv``, ``.parquet``, or lines of JSON.
+    """
+    if output is not None:
+        refuse_output(output)
     built, folder = _open(target, checkpoint, overrides or [], trust)
     path = output or folder / "predictions.jsonl"
-    if output is not None:
-        _refuse_unwritable_output(output)
-    found = _new_data(built, data)
+    found = rows = _new_data(built, data)
     wanted = built.prepared.target
     if wanted in columns_of(found) and hasattr(found, "remove_columns"):
         # Nothing is compared: labels that are missing or new do not matter.
         found = found.remove_columns(wanted)
-    rows = built.prepared.describe(built.trainer.predict(_encoded(built, found)).predictions)
-    # In a run's folder, which may be anybody's, nothing is written through a link.
-    with open(path, "wb") if output is not None else replacing(path) as file:
-        file.writelines((json.dumps(row, ensure_ascii=False) + "\n").encode() for row in rows)
-    return path, len(rows)
-
-
-def _refuse_unwritable_output(path: Path) -> None:
-    """Now, and not when the work is done."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("a").close()
-    except OSError as error:
-        raise ConfigError(f"command line: --output {path} cannot be written: {error.strerror}.") from None
+    encoded = _encoded(built, found)
+    predicted = prediction_rows(built.prepared, rows, encoded, built.trainer.predict(encoded).predictions)
+    if rank_from_environment().rank == 0:
+        write_rows(path, predicted, is_ours=output is None)
+    return path, len(predicted)
 
 
 def _new_data(built: Built, name: str | None) -> Any:

@@ -41,7 +41,7 @@ def prove(source: Setup, budget: float, seed: int | None = None) -> Proof:
         tempfile.TemporaryDirectory(prefix="trainwright-prove-") as folder,
         random_numbers_put_back(),
         nothing_said(),
-        _flags_put_back(),
+        flags_put_back(),
     ):
         stage, notes = _stage(source, Path(folder))
         rows = _tried(stage, chosen, start + budget)
@@ -191,7 +191,7 @@ def _same_again(stage: Stage) -> Row:
 
 
 @contextmanager
-def _flags_put_back() -> Iterator[None]:
+def flags_put_back() -> Iterator[None]:
     """Switches of the process that trainings set."""
     precision = torch.get_float32_matmul_precision()
     deterministic = torch.are_deterministic_algorithms_enabled()

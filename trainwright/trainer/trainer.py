@@ -27,8 +27,8 @@ from trainwright.engines.torch.precision import full_eval_dtype
 from trainwright.proving.prove import prove
 from trainwright.proving.result import Proof
 from trainwright.trackers.pictures import png
+from trainwright.trainer.beforehand import Beforehand
 from trainwright.trainer.hub import create_repo, listed, upload_model, write_model_card
-from trainwright.trainer.methods import Methods
 from trainwright.trainer.notes import set_up_notes
 from trainwright.trainer.search import default_objective, default_space, search_hyperparameters
 from trainwright.trainer.start_up import leaves_at_once
@@ -41,6 +41,7 @@ from trainwright.training.construction import (
     resolve_model,
     with_backend,
 )
+from trainwright.training.dev_run import arguments_to_try
 from trainwright.training.overrides import look_at_overrides
 from trainwright.training.recipe import take_recipe
 from trainwright.training.reporting import reported
@@ -52,7 +53,7 @@ from trainwright.training.train import locked, new_run, train
 logger = logging.getLogger("trainwright")
 
 
-class Trainer(Methods):
+class Trainer(Beforehand):
     """Train, evaluate and predict with a torch model.
 
     Takes what ``transformers.Trainer`` takes; subclasses may override the same methods.
@@ -99,7 +100,7 @@ class Trainer(Methods):
         distill_teacher: nn.Module | str | Path | None = None,
     ) -> None:
         setup = self._setup
-        setup.take_arguments(with_backend(adopt_arguments(args), backend))
+        setup.take_arguments(arguments_to_try(setup, with_backend(adopt_arguments(args), backend)))
         setup.backend = choose_backend(setup.args, backend)
         seed_everything(setup)
         check_device(setup.args)
@@ -114,7 +115,7 @@ class Trainer(Methods):
         setup.optimizer, setup.lr_scheduler = optimizers
         setup.optimizer_cls_and_kwargs = optimizer_cls_and_kwargs
         setup.own_optimizer, setup.own_scheduler = setup.optimizer is None, setup.lr_scheduler is None
-        setup.checkpointer = delivery_to(given, checkpointer)
+        setup.checkpointer = delivery_to(given, None if setup.args.fast_dev_run else checkpointer)
         look_at_overrides(setup)
         setup.memory = MemoryReport(not given.skip_memory_metrics)
         setup.memory.start("init")

@@ -152,7 +152,8 @@ def refuse_contradictions(setup: Setup) -> None:
 def refuse_missing_data(setup: Setup) -> None:
     """Evaluation without data, training without an end; asked once the model is there, which may bring its own."""
     args = setup.args
-    if args.eval_strategy != "no" and setup.eval_dataset is None and not _evaluates_by_itself(setup):
+    has_data = setup.eval_dataset is not None or args.overfit_batches is not None
+    if args.eval_strategy != "no" and not has_data and not _evaluates_by_itself(setup):
         raise ValueError(
             f"eval_strategy={IntervalStrategy(args.eval_strategy).value!r} (or evaluate_every) needs data: pass "
             "eval_dataset=, or set eval_strategy='no'."

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable
 from typing import Any
+
+from torch.utils.data import SequentialSampler
 
 from trainwright.config.origin import class_if_imported
 from trainwright.core.modifier import TEACHER_COLUMNS
@@ -28,6 +31,8 @@ from trainwright.training.hooks import is_users_own
 from trainwright.training.loss_groups import group_column, with_groups
 from trainwright.training.modules import data_of_module, is_loader, refuse_with_own_loader, use_own_eval_data
 from trainwright.training.setup import Setup
+
+logger = logging.getLogger("trainwright")
 
 
 def train_dataloader(setup: Setup) -> Any:
@@ -142,6 +147,10 @@ def input_name(setup: Setup) -> str:
 def eval_dataloader(setup: Setup, eval_dataset: object = None) -> Any:
     """Loader over an evaluation set: the one given, the one of that name, or ``self.eval_dataset``."""
     use_own_eval_data(setup)
+    if setup.args.overfit_batches is not None and (
+        eval_dataset is None or isinstance(eval_dataset, str) or eval_dataset is setup.eval_dataset
+    ):
+        return overfitted_loader(setup)
     if eval_dataset is None and setup.eval_dataset is None:
         raise ValueError("evaluate() needs data: pass eval_dataset= to the Trainer or to evaluate().")
     if isinstance(eval_dataset, str):
@@ -152,6 +161,38 @@ def eval_dataloader(setup: Setup, eval_dataset: object = None) -> Any:
     if eval_dataset is None or eval_dataset is setup.eval_dataset:
         return kept_loader(setup, "eval", setup.eval_dataset)
     return evaluation_loader(setup, eval_dataset, "evaluation")
+
+
+def overfitted_loader(setup: Setup) -> Any:
+    """The batches that are trained on, for an evaluation."""
+    dataset = setup.train_dataset
+    if dataset is None or is_loader(dataset, "train_dataset"):
+        return dataset if dataset is not None else setup.hooks().get_train_dataloader()
+    return dataloader(setup, dataset, "evaluation", setup.args.train_batch_size, None, is_training=False)
+
+
+def refuse_to_limit(setup: Setup, loader: Any) -> None:
+    """Refuse limits of training data that has no epochs or no first batches; say where its order is not ours."""
+    is_curriculum = isinstance(setup.train_dataset, Curriculum)
+    if is_curriculum and setup.args.limit_train_batches is not None and not setup.args.fast_dev_run:
+        raise ValueError(
+            "limit_train_batches counts batches of an epoch, and a curriculum is a single one: set max_steps instead."
+        )
+    if setup.args.overfit_batches is None:
+        return
+    dataset = getattr(loader, "dataset", None)
+    if is_curriculum or dataset is None or is_iterable(dataset):
+        raise ValueError(
+            "overfit_batches trains on the same batches in every epoch, and this training data is "
+            f"{'a curriculum' if is_curriculum else 'a stream'}: give a dataset with an index, or use "
+            "limit_train_batches with max_steps."
+        )
+    order = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
+    if not isinstance(order, SequentialOrder) and not isinstance(getattr(order, "sampler", None), SequentialSampler):
+        logger.warning(
+            "overfit_batches: the training loader is your own, and so is the order of its samples. If it shuffles, "
+            "other batches come in each epoch: let it give them in order."
+        )
 
 
 def kept_loader(setup: Setup, name: str, dataset: object) -> Any:

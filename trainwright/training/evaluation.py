@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainwright.config.limits import evaluation_limit
 from trainwright.core.microbatching import MicroBatching
 from trainwright.core.results import EvalLoopOutput, PredictionOutput, speed_metrics
 from trainwright.core.run import Phase
+from trainwright.data.first_batches import first_batches, first_of_evaluation
 from trainwright.data.loader import close_loader, data_seed
 from trainwright.data.rebuild import shared_evaluation, sharing_of
 from trainwright.engines.torch.logged import Means
@@ -170,8 +172,10 @@ def evaluation_loop(
     loss_only = setup.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
     model = evaluation_model(setup, dataloader)
     setup.backend.start(setup.given_args)
+    limit = evaluation_limit(setup.args, setup.evaluation.stage)
+    dataloader, limit = first_of_evaluation(dataloader, limit, data_rank(setup), data_seed(setup.args))
     dataloader = shared_evaluation(dataloader, data_rank(setup), data_seed(setup.args))
-    setup.callbacks.references["eval_dataloader"] = dataloader
+    batches = setup.callbacks.references["eval_dataloader"] = first_batches(dataloader, limit)
     if is_streaming_metric(setup.compute_metrics) and hasattr(setup.compute_metrics, "to"):
         setup.compute_metrics.to(setup.args.device)
 
@@ -204,7 +208,7 @@ def evaluation_loop(
     )
     try:
         with half_evaluation(setup.args, active=not setup.is_in_train):
-            return with_logged(setup, run_plan(plan, dataloader, setup.engine), metric_key_prefix)
+            return with_logged(setup, run_plan(plan, batches, setup.engine), metric_key_prefix)
     finally:
         close_loader(dataloader)
         setup.engine.weights.settle()

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainwright.config.arguments import TrainingArguments
+from trainwright.config.limits import train_limit
 from trainwright.core.backend import Backend
+from trainwright.data.first_batches import may_end_before
 from trainwright.data.loader import has_length
 
 
@@ -57,11 +59,11 @@ def plan_training(
             "The training data gives no batch. Is the dataset empty, or smaller than a batch with dataloader_drop_last?"
         )
     steps_per_epoch = math.ceil(batches / args.gradient_accumulation_steps)
-    examples = count_examples(loader)
+    examples = min(count_examples(loader), steps_per_epoch * batch) if train_limit(args) else count_examples(loader)
     if args.max_steps > 0:
         epochs = math.ceil(args.max_steps / steps_per_epoch)
         samples = args.max_steps * batch
-        if _epoch_sizes(loader) is not None:
+        if _epoch_sizes(loader) is not None or may_end_before(loader):
             # Batches by token budget differ in number from epoch to epoch: go on until max_steps.
             epochs = sys.maxsize
         return TrainingPlan(epochs, args.max_steps, steps_per_epoch, batches, examples, samples)

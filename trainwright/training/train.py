@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from trainwright.config.limits import train_limit
 from trainwright.core.errors import StopRequested
 from trainwright.core.finished import clear_finished
 from trainwright.core.marker import clear_marker
@@ -15,6 +16,7 @@ from trainwright.core.module import StepPlan
 from trainwright.core.results import TrainOutput
 from trainwright.core.run import Stopped
 from trainwright.core.stops import StopRequests
+from trainwright.data.first_batches import first_of_training
 from trainwright.data.loader import close_loader, data_seed
 from trainwright.data.rebuild import resumable_loader, shared_training
 from trainwright.loop.fit import fit
@@ -24,12 +26,13 @@ from trainwright.training.build import fill
 from trainwright.training.checks import refuse_unknown_best_metric, warn_if_inexact
 from trainwright.training.choose_checkpoint import agreed_checkpoint
 from trainwright.training.construction import refuse_missing_data
-from trainwright.training.data import settle_workers
+from trainwright.training.data import refuse_to_limit, settle_workers
+from trainwright.training.dev_run import say_it_was_a_try, starts_anew
 from trainwright.training.finish import announce, note_the_end, refuse_to_look_saved
 from trainwright.training.guards import dismiss_guards, set_guards
+from trainwright.training.loss_groups import prepare_loss_groups
 from trainwright.training.memory import look_for_what_fits
 from trainwright.training.modules import attach_module, use_own_eval_data
-from trainwright.training.loss_groups import prepare_loss_groups
 from trainwright.training.performance import begin_steps, write_lines
 from trainwright.training.plan import plan_by
 from trainwright.training.preparation import prepared_model
@@ -87,10 +90,12 @@ def train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) ->
 
 def _train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) -> TrainOutput:
     setup = run.setup
-    checkpoint = agreed_checkpoint(run, resume_from_checkpoint)
+    checkpoint = agreed_checkpoint(run, starts_anew(setup, resume_from_checkpoint))
     settle_workers(setup)
     loader = resumable_loader(setup.hooks().get_train_dataloader(), data_seed(setup.args))
-    run.loader = shared_training(loader, data_rank(setup), setup.args.gradient_accumulation_steps)
+    refuse_to_limit(setup, loader)
+    loader = shared_training(loader, data_rank(setup), setup.args.gradient_accumulation_steps)
+    run.loader = first_of_training(loader, train_limit(setup.args))
     run.plan = plan = plan_by(setup.hooks(), setup.given_args, run.loader)
     refuse_unknown_best_metric(setup)
     prepare_recipe(setup)
@@ -111,6 +116,7 @@ def _train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) -
             finish_recipe(run)
             refuse_to_look_saved(run)
             note_the_end(run)
+            say_it_was_a_try(setup)
         except BaseException as error:
             _tell_of_failure(run, error)
             raise

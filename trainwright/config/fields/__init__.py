@@ -13,6 +13,7 @@ from trainwright.config.fields.data import DataFields
 from trainwright.config.fields.distributed import DistributedFields
 from trainwright.config.fields.evaluation import EvaluationFields
 from trainwright.config.fields.hub import HubFields
+from trainwright.config.fields.limits import LimitFields
 from trainwright.config.fields.logs import LogFields
 from trainwright.config.fields.memory import MemoryFields
 from trainwright.config.fields.misc import MiscFields
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 class AllFields(
     RemovedFields,
     SurvivalFields,
+    LimitFields,
     NativeFields,
     MiscFields,
     HubFields,
@@ -70,7 +72,7 @@ class AllFields(
 
 TOPICS = AllFields.__bases__
 
-NATIVE = frozenset((*NativeFields.__dataclass_fields__, *SurvivalFields.__dataclass_fields__))
+NATIVE = frozenset(name for topic in (NativeFields, LimitFields, SurvivalFields) for name in topic.__dataclass_fields__)
 
 
 def is_ours(args: Any, name: str) -> bool:

@@ -182,7 +182,14 @@ def described_classes(logits: np.ndarray, classes: list[str]) -> list[dict[str, 
     """The class of each row, and how sure the model is."""
     chances = np.exp(logits - logits.max(-1, keepdims=True))
     chances /= chances.sum(-1, keepdims=True)
-    return [{"prediction": classes[int(row.argmax())], "probability": round(float(row.max()), 6)} for row in chances]
+    return [
+        {
+            "prediction": classes[int(row.argmax())],
+            "probability": round(float(row.max()), 6),
+            "probabilities": {name: round(float(chance), 6) for name, chance in zip(classes, row, strict=True)},
+        }
+        for row in chances
+    ]
 
 
 def _summary(facts: dict[str, Any]) -> str:

@@ -97,7 +97,7 @@ def estimate_memory(
     """
     wanted = list(STRATEGIES if strategies is None else strategies)
     wanted = [name for name in wanted if name != ("sp" if gpus > 1 else "ddp")]
-    estimator = _Estimator(model, args, batch, gpus, loss or _default_loss)
+    estimator = _Estimator(model, args, batch, gpus, loss or default_loss)
     return [
         found
         for again in recompute
@@ -258,7 +258,7 @@ def _micro_batch(args: TrainingArguments, batch: object) -> tuple[int, Any]:
     return pieces, batch
 
 
-def _default_loss(model: nn.Module, batch: Any) -> Tensor:
+def default_loss(model: nn.Module, batch: Any) -> Tensor:
     """The model's own loss, or the plain one for its outputs, as a Trainer takes it."""
     module = module_in(model)
     if module is not None:
