@@ -7,7 +7,6 @@ against it.
 from __future__ import annotations
 
 import re
-import sys
 from typing import (
     Annotated,
     Any,
@@ -288,7 +287,7 @@ def _table(files: tuple[RunFile, ...]) -> str:
 def keys_of(schema: type) -> str:
     """The keys of a TypedDict as a list in Markdown."""
     assert is_typeddict(schema)
-    hints = get_type_hints(schema, vars(sys.modules[schema.__module__]), include_extras=True)
+    hints = get_type_hints(schema, include_extras=True)
     names = [f"- `{name}`: {_words(kind)}" for name, kind in hints.items()]
     if schema is HistoryLine:
         names.insert(2, "- `from`: anything")

@@ -58,7 +58,7 @@ details { margin: .6rem 0; } summary { cursor: pointer; color: var(--quiet); }
 .gallery figure { margin: 0; width: 8.5rem; font-size: .8rem; }
 .gallery img { width: 8rem; height: 8rem; object-fit: contain; image-rendering: pixelated; background: var(--card); }
 .beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(19rem, 1fr)); gap: .4rem 1rem; }
-.tabs input { position: absolute; opacity: 0; }
+.tabs input { position: absolute; opacity: 0; pointer-events: none; }
 .tabs label { cursor: pointer; color: var(--quiet); margin-right: .8rem; font-size: .85rem; }
 .tabs input:checked + label { color: var(--ink); border-bottom: 2px solid #4477aa; }
 .tabs input:focus-visible + label { outline: 2px solid #4477aa; }
@@ -131,9 +131,7 @@ def _block(block: Block, numbers: count[int]) -> str:
             return f'<div class="live" id="{_said(place)}"></div>'
         case Gallery(items):
             each = (
-                f'<figure><img alt="" src="data:image/png;base64,{_base64(data)}"><figcaption>{_said(words)}'
-                "</figcaption></figure>"
-                for data, words in items
+                f"<figure>{_photograph(data)}<figcaption>{_said(words)}</figcaption></figure>" for data, words in items
             )
             return f'<div class="gallery">{"".join(each)}</div>'
         case Folded(title, blocks):
@@ -169,6 +167,10 @@ def _source(svg: str) -> str:
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode('utf-8', 'replace')).decode()}"
 
 
-def _base64(data: str) -> str:
-    """Letters of base64 and nothing else, whatever a file says."""
-    return "".join(c for c in data if c.isascii() and (c.isalnum() or c in "+/="))
+def _photograph(data: str) -> str:
+    """A PNG file in base64 as an image; nothing for anything else."""
+    try:
+        is_png = base64.b64decode(data, validate=True).startswith(b"\x89PNG")
+    except ValueError:
+        return ""
+    return f'<img alt="" src="data:image/png;base64,{data}">' if is_png else ""

@@ -64,6 +64,6 @@ def _figure(series: list[Series]) -> dict[str, Any]:
 def _trace(series: Series) -> dict[str, Any]:
     known = np.isfinite(series.values) & np.isfinite(series.steps)
     x, y = thinned(series.steps[known], series.values[known], _MOST_POINTS)
-    # Plotly reads some HTML in names.
-    name = plain(series.name).replace("&", "+").replace("<", "(").replace(">", ")")
+    # Plotly reads some HTML and mathematics in names.
+    name = plain(series.name).translate(str.maketrans("&<>$", "+()S"))
     return {"type": "scatter", "mode": "lines", "name": name, "x": x.tolist(), "y": y.tolist()}
