@@ -86,6 +86,8 @@ def test_what_is_printed_as_json_is_what_the_page_says(runs: Path, tmp_path: Pat
         checked("a run in trainwright compare --json", one)
     assert target.read_text().count("<img") >= 4
     checked("trainwright report --json", json.loads(call("report", str(runs / "done"), "--json").stdout))
+    for one in json.loads(call("ls", "--json").stdout):
+        checked("trainwright ls --json", one)
     assert (DOCS / "run-commands.md").read_text() == page()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -15,18 +16,22 @@ from trainwright.cli.app import BAD_USAGE, FAILED, app
 @app.command()
 def verify(
     folder: Annotated[Path, typer.Argument(help="A run directory, or one checkpoint.", exists=True, file_okay=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as docs/run-commands.md describes it.")] = False,
 ) -> None:
     """Check every file of a run's checkpoints against what was written; exit code 1 if any is damaged."""
     checkpoints = [folder] if has_manifest(folder) else all_checkpoints(folder)
     if not checkpoints:
         typer.echo(f"{folder} holds no finished checkpoint.", err=True)
         raise typer.Exit(BAD_USAGE)
-    damaged = 0
-    for path in checkpoints:
-        problems = problems_of(path)
-        damaged += bool(problems)
-        typer.echo(f"{path.name}: {'; '.join(problems) if problems else 'good'}")
-    if damaged:
+    found = {path.name: problems_of(path) for path in checkpoints}
+    if as_json:
+        typer.echo(
+            json.dumps([{"checkpoint": name, "problems": problems} for name, problems in found.items()], indent=2)
+        )
+    else:
+        for name, problems in found.items():
+            typer.echo(f"{name}: {'; '.join(problems) if problems else 'good'}")
+    if any(found.values()):
         raise typer.Exit(FAILED)
 
 

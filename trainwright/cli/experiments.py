@@ -156,7 +156,13 @@ def predict(
 
 
 @app.command(context_settings=_OVERRIDES)
-def check(context: typer.Context, experiment: ExperimentFile, trust: Trust = False, imports: Import = None) -> None:
+def check(
+    context: typer.Context,
+    experiment: ExperimentFile,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as docs/run-commands.md describes it.")] = False,
+    trust: Trust = False,
+    imports: Import = None,
+) -> None:
     """Try an experiment in seconds: one training step, one evaluation, one save, one load; nothing is kept."""
     with outcome():
         from trainwright.config.loading import load_experiment
@@ -164,19 +170,32 @@ def check(context: typer.Context, experiment: ExperimentFile, trust: Trust = Fal
 
         import_files(imports)
         report = check_experiment(load_experiment(experiment, context.args, trust=trust))
-        for name, text in report.lines:
-            typer.echo(f"  {name:<18}{text}")
         allowed = [
             *(["--trust"] if trust else []),
             *(word for file in imports or [] for word in ("--import", str(file))),
         ]
         words = masked_command([*program(), "train", str(experiment), *context.args, *allowed])
+        if as_json:
+            found = [{"name": name, "text": text} for name, text in report.lines]
+            typer.echo(json.dumps({"found": found, "train": words}, indent=2))
+            return
+        for name, text in report.lines:
+            typer.echo(f"  {name:<18}{text}")
         typer.echo(f"Ready: {shlex.join(words)}")
 
 
 @app.command("ls")
-def list_examples() -> None:
+def list_examples(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as docs/run-commands.md describes it.")] = False,
+) -> None:
     """List the experiments that come with trainwright, and what each needs besides."""
+    if as_json:
+        found = [
+            {"name": name, "what": text, "needs": needs(name), "install": missing(name)}
+            for name, text in descriptions().items()
+        ]
+        typer.echo(json.dumps(found, indent=2))
+        return
     for name, text in descriptions().items():
         typer.echo(f"  {name:<22}{text}")
         if packages := needs(name):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -23,14 +25,23 @@ RecipeArgs = Annotated[
 
 
 @recipe_app.command("show")
-def show(file: RecipeFile, recipe_args: RecipeArgs = None, imports: Import = None) -> None:
+def show(
+    file: RecipeFile,
+    recipe_args: RecipeArgs = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, as docs/run-commands.md describes it.")] = False,
+    imports: Import = None,
+) -> None:
     """Draw what a recipe does and when, with its variables as they come out."""
     with outcome():
         from trainwright.recipes.language.reading import read_recipe
-        from trainwright.recipes.language.timeline import draw
+        from trainwright.recipes.language.timeline import draw, timeline
 
         import_files(imports)
         recipe = read_recipe(file, recipe_args)
+        if as_json:
+            rows = [asdict(row) for row in timeline(recipe)]
+            typer.echo(json.dumps({"file": str(file), "epochs": recipe.max_epochs, "modifiers": rows}, indent=2))
+            return
         width = shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
         lines = [
             f"{file}: {_count(len(recipe.modifiers), 'modifier')}, {_count(recipe.max_epochs, 'epoch')}",

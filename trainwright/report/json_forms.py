@@ -68,17 +68,54 @@ class ReportFiles(TypedDict):
     markdown: str
 
 
+class VerifiedCheckpoint(TypedDict):
+    """One checkpoint of `trainwright verify --json`, which prints a list of them."""
+
+    checkpoint: Annotated[str, "Name of its folder."]
+    problems: Annotated[list[str], "Empty where every file is what was written."]
+
+
+class PackagedExperiment(TypedDict):
+    """One experiment of `trainwright ls --json`, which prints a list of them."""
+
+    name: str
+    what: str
+    needs: Annotated[list[str], "Packages beyond trainwright's own."]
+    install: Annotated[str | None, "The command that installs what is missing."]
+
+
+class CheckedExperiment(TypedDict):
+    """What `trainwright check --json` prints."""
+
+    found: Annotated[list[dict[str, str]], "Each with name and text, in the order of the lines without --json."]
+    train: Annotated[list[str], "The command that trains it, word by word."]
+
+
+class ShownRecipe(TypedDict):
+    """What `trainwright recipe show --json` prints."""
+
+    file: str
+    epochs: Annotated[float, "When its last modifier ends."]
+    modifiers: Annotated[
+        list[dict[str, Any]], "Each with label, detail, start, end and stage; epochs, end may be null."
+    ]
+
+
 FORMS = {
     "trainwright runs --json": ListedRun,
     "trainwright show --json": ShownRun,
     "trainwright compare --json": Comparison,
     "a run in trainwright compare --json": ComparedRun,
     "trainwright report --json": ReportFiles,
+    "trainwright verify --json": VerifiedCheckpoint,
+    "trainwright ls --json": PackagedExperiment,
+    "trainwright check --json": CheckedExperiment,
+    "trainwright recipe show --json": ShownRecipe,
 }
 
-_HEAD = """# Commands about runs
+_HEAD = """# Commands that look, and their JSON
 
-They read the files of a run's folder, never its process, and start no framework: a second at most.
+Those about runs read the files of a run's folder, never its process, and start no framework.
 
     trainwright runs                     # all runs below ./runs: state, last and best metric, age, size
     trainwright runs elsewhere --state failed
@@ -86,7 +123,9 @@ They read the files of a run's folder, never its process, and start no framework
     trainwright compare runs/a runs/b    # settings that differ, numbers; --html writes a page with curves
     trainwright report runs/digits       # report.html and report.md, anew; docs/reports.md
 
-Each prints JSON with `--json`, in the forms below. Names, keys and their types stay within a major version; keys may
+These, and `verify`, `ls`, `check` and `recipe show`, print JSON with `--json`, in the forms below. (Of `prove`:
+[docs/proving.md](proving.md), of `try`: [docs/try.md](try.md); `env` prints nothing else; `evaluate --json` prints
+metrics by name, `estimate --json` sizes in bytes by the names of its table.) Names, keys and their types stay within a major version; keys may
 be added. NaN and infinity are null. Made by `python -m trainwright.report.json_forms`; a test holds the commands
 against it.
 """

@@ -10,6 +10,7 @@ from trainwright.config.run_directory import run_directory
 from trainwright.config.secrets import redacted
 from trainwright.core.log_history import is_evaluation
 from trainwright.core.state import TrainerState
+from trainwright.report.page import sections_for_card
 from trainwright.training.run import TrainingRun
 from trainwright.training.setup import Setup
 
@@ -89,10 +90,16 @@ def write_model_card(setup: Setup, front: dict[str, Any], name: str | None) -> N
 
 
 def model_card(front: dict[str, Any], name: str, args: TrainingArguments, state: TrainerState) -> str:
-    """Markdown with YAML front matter."""
+    """Markdown with YAML front matter, and below it what the run's report says of its result, settings and origin."""
     import yaml
 
     header = yaml.safe_dump({key: value for key, value in front.items() if value}, sort_keys=False)
+    begin = f"---\n{header}---\n\n# {name}\n\nTrained for {state.global_step} steps with trainwright.\n\n"
+    return begin + (sections_for_card(run_directory(args)) or _settings_and_results(args, state))
+
+
+def _settings_and_results(args: TrainingArguments, state: TrainerState) -> str:
+    """What is known of a model without a run directory."""
     settings = (
         "learning_rate",
         "per_device_train_batch_size",
@@ -101,21 +108,10 @@ def model_card(front: dict[str, Any], name: str, args: TrainingArguments, state:
         "seed",
     )
     rows = [f"- {setting}: {getattr(args, setting)}" for setting in settings]
+    rows += [f"- optimizer: {args.optim}", f"- schedule: {args.lr_scheduler_type}"]
     last = next((entry for entry in reversed(state.log_history) if is_evaluation(entry)), {})
-    results = [f"- {key}: {value}" for key, value in last.items()]
-    return "\n".join(
-        [
-            f"---\n{header}---\n\n# {name}\n",
-            f"Trained for {state.global_step} steps with trainwright.\n",
-            "## Settings\n",
-            *rows,
-            f"- optimizer: {args.optim}",
-            f"- schedule: {args.lr_scheduler_type}",
-            "\n## Results\n",
-            *(results or ["No evaluation was run."]),
-            "",
-        ]
-    )
+    results = [f"- {key}: {value}" for key, value in last.items()] or ["No evaluation was run."]
+    return "\n".join(["## Settings\n", *rows, "\n## Results\n", *results, ""])
 
 
 def listed(value: str | list[str] | None) -> list[str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from trainwright.report.blocks import Block, Section, Table, Text
+from trainwright.plots.curves import Line, curves
+from trainwright.report.blocks import Block, Picture, Section, Table, Text
 from trainwright.report.lines import number
+from trainwright.report.sections.curves import series_of
 from trainwright.report.state import state_of
 from trainwright.report.stored_run import StoredRun, is_run, last_logged, main_metric
 from trainwright.report.tables import read_tables
@@ -40,7 +42,19 @@ def children_section(run: StoredRun) -> Section:
         return Section("Runs in its folder")
     rows = [_row("this run", run), *(_row(child.name, child) for child in below)]
     text = "Each has a report.html of its own in its folder."
-    return Section("Runs in its folder", [Table(("run", "state", "steps", "last", "best"), rows), Text(text)])
+    blocks: list[Block] = [Table(("run", "state", "steps", "last", "best"), rows), Text(text)]
+    return Section("Runs in its folder", [*blocks, *_together(run, below)])
+
+
+def _together(run: StoredRun, below: list[StoredRun]) -> list[Block]:
+    """The curve that says most, of all of them over each other."""
+    known = {"this run": series_of(run.metrics)} | {child.name: series_of(child.metrics) for child in below[:6]}
+    last = main_metric(last_logged(run.metrics), run.config.get("metric_for_best_model"))
+    if last is None:
+        return []
+    lines = [Line(name, one[last[0]].steps, one[last[0]].values) for name, one in known.items() if last[0] in one]
+    drawn = curves(lines, y_label=last[0], log="loss" in last[0], smooth=True) if len(lines) > 1 else ""
+    return [Picture(f"{last[0]} of {len(lines)} runs", [("step", drawn)])] if drawn else []
 
 
 def _row(name: str, run: StoredRun) -> tuple[str, ...]:
