@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Dialog, Page, sync_playwright
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
 
@@ -27,6 +27,10 @@ class Opened:
         self.asked_for.clear()
         self.page.goto(file.resolve().as_uri())
         self.page.wait_for_load_state("load")
+
+    def note_dialog(self, dialog: Dialog) -> None:
+        self.said.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
 
     def is_quiet(self) -> bool:
         """Nothing in the console, no error, no question, and nothing loaded but the file itself."""
@@ -53,7 +57,7 @@ def opened(browser: Any) -> Iterator[Opened]:
     page = found.page
     page.on("console", lambda message: found.said.append(f"{message.type}: {message.text}"))
     page.on("pageerror", lambda error: found.said.append(f"error: {error}"))
-    page.on("dialog", lambda dialog: (found.said.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+    page.on("dialog", found.note_dialog)
     page.on("request", lambda request: found.asked_for.append(request.url))
     page.on("popup", lambda popup: found.said.append(f"popup: {popup.url}"))
     yield found

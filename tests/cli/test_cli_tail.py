@@ -20,7 +20,7 @@ from trainwright.checkpoint.run_lock import holding
 from trainwright.cli import main as _registers_commands  # noqa: F401
 from trainwright.cli.app import app
 from trainwright.report import tailing
-from trainwright.report.tailing import GrowingFile, Tail, for_people, for_programs
+from trainwright.report.tailing import GrowingFile, Line, Tail, for_people, for_programs
 
 
 def run_with(folder: Path, metrics: list[Any], events: list[Any]) -> Path:
@@ -102,7 +102,10 @@ def test_it_follows_a_run_that_is_cut_back_and_goes_on_until_it_ends(
     *lines, state = seen.follow()
     thread.join()
     assert steps == [1]
-    assert [(line.entry["step"], line.entry["loss"]) for line in lines] == [(2, 2.0), (2, 4.0)]
+    assert [(line.entry["step"], line.entry["loss"]) for line in lines if isinstance(line, Line)] == [
+        (2, 2.0),
+        (2, 4.0),
+    ]
     assert for_people(state) == "interrupted: not finished"
 
 

@@ -30,7 +30,8 @@ def checked(command: str, value: Any) -> None:
     hints: dict[str, Any] = get_type_hints(FORMS[command], include_extras=True)
     # A form within a form is checked on its own.
     hints = {name: list[Any] if "Compared" in str(kind) else kind for name, kind in hints.items()}
-    model = create_model(FORMS[command].__name__, **{name: (kind, ...) for name, kind in hints.items()})
+    fields: dict[str, Any] = {name: (kind, ...) for name, kind in hints.items()}
+    model = create_model(FORMS[command].__name__, **fields)
     assert set(value) == set(hints)
     model.model_validate(value)
 

@@ -32,7 +32,7 @@ def test_a_training_ends_with_a_report_and_says_where(tmp_path: Path) -> None:
     trainer = runner.build(tmp_path / "run", write_report=True, **measured)
     output = trainer.train()
     assert output.report == str(tmp_path / "run/report.html")
-    page = Path(output.report).read_text()
+    page = Path(output.report or "").read_text()
     assert FINISHED in page
     assert "Predictions" in page
     assert (tmp_path / "run/report.md").is_file()

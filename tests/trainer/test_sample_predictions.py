@@ -41,9 +41,9 @@ class DrawsWhenAsked(torch.utils.data.Dataset[Any]):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, place: int) -> Any:
+    def __getitem__(self, index: int) -> Any:
         noise = random.random() + float(self.own.random()) + float(torch.rand(()))
-        return {**self.rows[place], "x": self.rows[place]["x"] + noise}
+        return {**self.rows[index], "x": self.rows[index]["x"] + noise}
 
 
 class WithDropout(Plain):

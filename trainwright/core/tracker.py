@@ -55,7 +55,7 @@ class Tracker(Protocol):
     """Receives a run's configuration, scalars and files. One small file each in ``trainwright/trackers``.
 
     All methods are called from one thread that belongs to the tracker, one after the other, so they may wait for a
-    server. What raises is tried again later. All but ``start``, ``log`` and ``finish`` may be missing.
+    server. What raises is tried again later. ``log_artifact`` and ``log_image`` may be missing.
     """
 
     def start(self, run: TrackedRun) -> str | None:
@@ -76,14 +76,6 @@ class Tracker(Protocol):
 
     def log_image(self, name: str, image: Any, step: int) -> None:
         """``image`` is the path of a picture, or an array of bytes: height x width, or height x width x colours."""
-        ...
-
-    def log_histogram(self, name: str, histogram: Histogram, step: int) -> None:
-        """How the numbers of a weight or a gradient are spread (``log_histograms``)."""
-        ...
-
-    def log_text(self, name: str, text: str, step: int) -> None:
-        """Text, such as what a model writes (``SamplePredictions``)."""
         ...
 
     def finish(self, status: str) -> None:
@@ -110,3 +102,15 @@ def scalars(values: Mapping[str, Any]) -> dict[str, float]:
 def finite(values: Mapping[str, float]) -> dict[str, float]:
     """Without NaN and infinity, for services that cannot store them."""
     return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+class ShowsMore(Tracker, Protocol):
+    """A tracker that shows more than numbers, pictures and files. Each of these methods may be missing."""
+
+    def log_histogram(self, name: str, histogram: Histogram, step: int) -> None:
+        """How the numbers of a weight or a gradient are spread (``log_histograms``)."""
+        ...
+
+    def log_text(self, name: str, text: str, step: int) -> None:
+        """Text, such as what a model writes (``SamplePredictions``)."""
+        ...

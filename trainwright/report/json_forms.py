@@ -125,9 +125,9 @@ Those about runs read the files of a run's folder, never its process, and start 
 
 These, and `verify`, `ls`, `check` and `recipe show`, print JSON with `--json`, in the forms below. (Of `prove`:
 [docs/proving.md](proving.md), of `try`: [docs/try.md](try.md); `env` prints nothing else; `evaluate --json` prints
-metrics by name, `estimate --json` sizes in bytes by the names of its table.) Names, keys and their types stay within a major version; keys may
-be added. NaN and infinity are null. Made by `python -m trainwright.report.json_forms`; a test holds the commands
-against it.
+metrics by name, `estimate --json` sizes in bytes by the names of its table.) Names, keys and their types stay within a
+major version; keys may be added. NaN and infinity are null. Made by `python -m trainwright.report.json_forms`; a test
+holds the commands against it.
 """
 
 

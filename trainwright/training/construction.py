@@ -176,10 +176,10 @@ def default_callbacks(args: TrainingArguments, users: list[Any]) -> list[Any]:
         callbacks.append(EmptyCacheCallback(args.torch_empty_cache_steps))
     if args.profile is not None:
         callbacks.append(ProfileCallback(*parse_profile(args.profile)))
-    if ours(args).log_loss_per is not None:
-        callbacks.append(LossGroups(ours(args).log_loss_per))
-    if ours(args).log_histograms is not None:
-        callbacks.append(HistogramsCallback(ours(args).log_histograms))
+    if (group := ours(args).log_loss_per) is not None:
+        callbacks.append(LossGroups(group))
+    if (every := ours(args).log_histograms) is not None:
+        callbacks.append(HistogramsCallback(every))
     callbacks.append(_display(args))
     if args.should_save:
         callbacks.append(RunDirectoryCallback())

@@ -41,7 +41,8 @@ class LossGroups(TrainerCallback, ExportableState):
     def __init__(self, by: str) -> None:
         self.by = by
         self._names: list[str] = []
-        self._shifts, self._class_names = False, None
+        self._shifts = False
+        self._class_names: dict[Any, Any] | None = None
         #: Of the step that is being taken: group by group, and step by step since the log before.
         self._of_step: list[tuple[Tensor, Tensor]] = []
         self._taken: list[tuple[Tensor, Tensor]] = []

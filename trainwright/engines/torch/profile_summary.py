@@ -86,7 +86,7 @@ def sentences(parts: Sequence[Part], steps: int, seconds: float, *, on_device: b
 def table(parts: Sequence[Part], steps: int) -> list[tuple[str, ...]]:
     """A heading and the longest: what it is, its operator, milliseconds a step, share, calls a step."""
     total = sum(part.milliseconds for part in parts) or 1.0
-    rows = [("what", "operator", "ms a step", "share", "calls a step")]
+    rows: list[tuple[str, ...]] = [("what", "operator", "ms a step", "share", "calls a step")]
     for part in parts[:_ROWS]:
         share = f"{100 * part.milliseconds / total:.0f} %"
         name = part.name if len(part.name) <= 60 else f"{part.name[:57]}..."
