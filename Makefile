@@ -89,13 +89,9 @@ test-ecosystem: .venv-ecosystem/ready  ## TRL, sentence-transformers, axolotl, L
 	REPOSITORIES='$(REPOSITORIES)' .venv-ecosystem/bin/pytest -n 2 -m ecosystem tests/ecosystem
 
 # Chromium and tmux are Debian's, and installed where they are missing.
-$(VENV)/browser: $(VENV)/dev
-	$(PIP) $(CONSTRAIN) --group browser
-	@touch $@
-
 SUDO = $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 
-test-browser: $(VENV)/browser  ## reports in a real Chromium, the terminal in a real tmux; writes their pictures into docs/pictures
+test-browser: $(VENV)/dev  ## reports in a real Chromium, the terminal in a real tmux; writes their pictures into docs/pictures
 	@{ command -v chromium && command -v tmux; } >/dev/null || { $(SUDO) apt-get -qq update && $(SUDO) apt-get -qq install -y chromium tmux; }
 	timeout -s KILL 900 $(BIN)/pytest -n 2 -m browser tests/browser tests/callbacks
 

@@ -11,13 +11,14 @@ from trainwright.core.files import replace_text
 from trainwright.report.blocks import Page
 from trainwright.report.html_page import html_of
 from trainwright.report.markdown_page import markdown_of
-from trainwright.report.sections.course import acceleration_section, events_section, time_section
+from trainwright.report.sections.course import acceleration_section, events_section, profile_section, time_section
 from trainwright.report.sections.curves import curve_section
 from trainwright.report.sections.parts import children_section, tables_section
 from trainwright.report.sections.predictions import evaluation_section, samples_section
 from trainwright.report.sections.recipe import recipe_section
 from trainwright.report.sections.result import result
 from trainwright.report.sections.settings import environment_section, reproduce_section, settings_section
+from trainwright.report.sections.spread import spread_section
 from trainwright.report.state import state_of
 from trainwright.report.stored_run import StoredRun, is_run
 from trainwright.report.words import when
@@ -32,7 +33,9 @@ _SECTIONS = (
     evaluation_section,
     samples_section,
     recipe_section,
+    spread_section,
     time_section,
+    profile_section,
     acceleration_section,
     events_section,
     settings_section,

@@ -12,12 +12,13 @@ from trainwright.checkpoint.identity import read_owner
 from trainwright.config.stored_arguments import stored_arguments
 from trainwright.core.config_history import read_history
 from trainwright.core.finished import Finished, read_finished
-from trainwright.core.json_files import read_json
+from trainwright.core.json_files import read_json, read_text
 from trainwright.report.lines import Entry, last_lines, number, read_lines
 from trainwright.report.time_spent import Lap, laps_of
 
 METRICS, EVENTS, PERFORMANCE = "metrics.jsonl", "events.jsonl", "performance.jsonl"
 SAMPLES, EVALUATION, LAYERS = "samples.jsonl", "evaluation.json", "layers.json"
+HISTOGRAMS, PROFILE = "histograms.jsonl", "profile/summary.md"
 #: Any of these makes a folder a run.
 MARKS = ("config.yaml", "run.json", METRICS)
 
@@ -64,6 +65,18 @@ class StoredRun:
     @cached_property
     def samples(self) -> list[Entry]:
         return read_lines(self.folder / SAMPLES, 2**22)
+
+    @cached_property
+    def histograms(self) -> list[Entry]:
+        return read_lines(self.folder / HISTOGRAMS, 2**25)
+
+    @cached_property
+    def profile(self) -> str:
+        """What a profile of some steps said, in Markdown."""
+        try:
+            return read_text(self.folder / PROFILE, 2**16)
+        except (OSError, ValueError):
+            return ""
 
     @cached_property
     def evaluation(self) -> dict[str, Any]:

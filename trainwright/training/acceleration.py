@@ -183,7 +183,9 @@ def _proving(run: TrainingRun, then: dict[str, Any] | None) -> Iterator[None]:
 
     def prove(call: Call) -> None:
         forget_compiled(situation, found.compiled_before)
-        verdict = judge(setup, situation, candidates, call, None if then is None else then["shapes"])
+        # No training yet: whoever reads how fast it goes does not want to find compilers in it.
+        with run.spent.on("begin"):
+            verdict = judge(setup, situation, candidates, call, None if then is None else then["shapes"])
         # With several processes only what passed in each.
         for other in setup.backend.gather(verdict.reasons):
             verdict.reasons.update(other)

@@ -58,6 +58,21 @@ def acceleration_section(run: StoredRun) -> Section:
     return Section("Acceleration", blocks)
 
 
+def profile_section(run: StoredRun) -> Section:
+    """What a profiler said of some steps (``profile="steps 5-10"``)."""
+    lines = [line.strip() for line in run.profile.splitlines()]
+    said = [line for line in lines if line and not line.startswith(("|", "#"))]
+    head, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")] or [
+        []
+    ]
+    blocks: list[Block] = [Text(shortened(line)) for line in said[:10]]
+    if rows:
+        # The first one is the rule below the head.
+        fitting = [row for row in rows[1:40] if len(row) == len(head)]
+        blocks.append(Folded("The longest operators", [Table(head, fitting)]))
+    return Section("Profile", blocks)
+
+
 def events_section(run: StoredRun) -> Section:
     """What happened, in order; saves and the like are counted, and listed in a folder."""
     if not run.events:

@@ -19,6 +19,8 @@ from trainwright.report.words import shortened
 _AXES = {"step": "step", "time": "", "tokens": "tokens", "flops": "floating point operations"}
 #: Pictures of evaluation metrics that are open, and all other names that are drawn at all.
 _OPEN, _MOST = 4, 24
+#: As many as there are colours, and some: more lines over each other say nothing.
+_MOST_GROUPS = 10
 #: Single curves stand in half the width.
 _HALF = (4.5, 2.2)
 
@@ -61,10 +63,14 @@ def curve_section(run: StoredRun) -> Section:
     losses = [name for name in found if name == "loss" or (name.startswith("eval_") and name.endswith("loss"))]
     metrics = [name for name in found if name.startswith("eval_") and name not in losses]
     driven = [name for name in ("learning_rate", "grad_norm") if name in found]
-    others = [name for name in found if name not in {*losses, *metrics, *driven}]
+    groups = [name for name in found if name.startswith("loss/")]
+    others = [name for name in found if name not in {*losses, *metrics, *driven, *groups[:_MOST_GROUPS]}]
     blocks: list[Block] = []
     if losses:
         blocks.append(_against_all([found[name] for name in losses[:6]], axes, "loss"))
+    if groups:
+        # Of classes or sources: log_loss_per.
+        blocks.append(_against_all([found[name] for name in groups[:_MOST_GROUPS]], axes, "loss of each group"))
     blocks += [_against_all([found[name]], axes, name) for name in metrics[:_OPEN]]
     small = [*(_plain(found[name], log=name == "grad_norm") for name in driven), *_speed(run)]
     rest = [_plain(found[name]) for name in [*metrics[_OPEN:], *others][:_MOST]]
