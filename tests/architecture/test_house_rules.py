@@ -21,7 +21,7 @@ PUBLIC_NAMES = set(
     DataCollatorForWholeWordMask DataCollatorWithFlattening DataCollatorWithPadding DefaultDataCollator
     DefaultFlowCallback EMACallback EarlyStoppingCallback EvalLoopOutput EvalPrediction Every ExportableState
     HubStrategy IntervalStrategy KeepBest Modifier Module Monitor NonFiniteError NotSavedError OptimizerNames Preempted
-    PredictionOutput
+    PredictionOutput SamplePredictions
     PrinterCallback ProgressCallback RangeCurriculum RatioCurriculum SaveStrategy SchedulerType StepPlan StepsCurriculum
     Seq2SeqTrainer Seq2SeqTrainingArguments TrackedRun Tracker TrainOutput Trainer TrainerCallback TrainerControl
     TrainerState TrainingArguments __version__ default_data_collator enable_full_determinism get_last_checkpoint

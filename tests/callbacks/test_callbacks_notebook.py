@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import re
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +39,12 @@ def test_a_table_and_a_curve(tmp_path: Path) -> None:
     outputs = notebook.cells[0].outputs
     (page,) = [output for output in outputs if output.output_type == "display_data"]
     text = page["data"]["text/html"]
-    assert "<svg" in text
-    assert text.count("<polyline") == 2
+    found = re.search(r'<img alt="([^"]*)" src="data:image/svg\+xml;base64,([^"]*)"', text)
+    assert found is not None
+    assert found[1] == "loss and eval_loss over the steps"
+    svg = base64.b64decode(found[2]).decode()
+    # Each has its line and its name, drawn by matplotlib.
+    assert [f"> {name}</text>" in svg for name in ("loss", "eval_loss")] == [True, True]
     assert "<th>loss</th>" in text
     assert "<th>eval_loss</th>" in text
     assert [f"<td>{step}</td>" in text for step in (3, 6, 9, 12)] == [True] * 4

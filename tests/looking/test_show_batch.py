@@ -74,7 +74,7 @@ def test_images_are_a_grid_and_tables_are_rows(tmp_path: Path) -> None:
     view = trainer_of(tmp_path, nn.Conv2d(3, 2, 4), pictures).show_batch(rows=2)
     assert len(view.images) == 2
     assert view.images[0].shape == (4, 4, 3)
-    assert "<svg" in view._repr_html_()
+    assert "data:image/svg+xml" in view._repr_html_()
     table = trainer_of(tmp_path, Plain(), classification_rows(8)).show_batch()
     assert table.rows[0].values["x"] == pytest.approx(classification_rows(8)[0]["x"].tolist())
 

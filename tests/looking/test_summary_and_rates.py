@@ -70,7 +70,7 @@ def test_a_rate_is_suggested_at_which_the_loss_falls(tmp_path: Path) -> None:
     assert 1e-3 < found.suggestion < 0.5
     assert f"Suggestion: learning_rate={found.suggestion:g}" in str(found)
     assert found.picture.startswith("<svg")
-    assert "<svg" in found._repr_html_()
+    assert "data:image/svg+xml" in found._repr_html_()
     assert all(torch.equal(value, before[name]) for name, value in trainer.model.state_dict().items())
     assert trainer.model.training == mode
     assert trainer.optimizer is None

@@ -1,6 +1,7 @@
 """What a person sees in a notebook: a table of the logs and a curve, drawn in place.
 
-Plain HTML and SVG: nothing has to be installed, no script runs, and a saved notebook shows the end of the training.
+Plain HTML and a picture: no script runs, and a saved notebook shows the end of the training. Without matplotlib there
+is the table alone.
 """
 
 from __future__ import annotations
@@ -16,13 +17,17 @@ from trainwright.callbacks import wording
 from trainwright.callbacks.progress import ProgressCallback, harmless
 from trainwright.config.arguments import TrainingArguments
 from trainwright.core.state import TrainerControl, TrainerState
+from trainwright.plots.curves import Line, curves
+from trainwright.plots.drawing import as_address
 
-_WIDTH, _HEIGHT, _EDGE = 560, 160, 36
-_MOST_ROWS = 30
+_WIDTH, _MOST_ROWS = 560, 30
 _SPEED = ("_runtime", "_per_second", "_jit_compilation_time")
 #: Seconds between two drawings that only move the count of steps.
 _PAUSE = 0.5
-_COLOURS = {"loss": "#4477aa", "eval_loss": "#ee6677"}
+_CURVES = ("loss", "eval_loss")
+#: Times as long as a drawing of the curves takes passes before the next one (the first one imports matplotlib, and that
+#: is no reason to wait longer): about a hundredth of a training.
+_TIMES, _LONGEST = 99, 5.0
 
 
 def in_notebook() -> bool:
@@ -44,6 +49,7 @@ class NotebookCallback(ProgressCallback):
         self._screen: Any = None
         self._rows: dict[int, dict[str, Any]] = {}
         self._title, self._note, self._drawn = "", "", 0.0
+        self._svg, self._next_curve = "", 0.0
 
     @harmless
     def on_train_begin(
@@ -54,9 +60,11 @@ class NotebookCallback(ProgressCallback):
         self._began, self._first_step, self._summary = time.perf_counter(), state.global_step, {}
         self._title = wording.header_line(args, state, kwargs.get("model"), kwargs.get("train_dataloader"))
         self._rows, self._note = {}, ""
+        self._svg, self._next_curve = "", 0.0
         # What a resumed run logged before belongs to its curve.
         for entry in state.log_history:
             self._keep(int(entry.get("step", 0)), entry)
+        self._redraw()
         self._screen = display(HTML(self._page(state)), display_id=True)
 
     @harmless
@@ -73,6 +81,7 @@ class NotebookCallback(ProgressCallback):
             self._say(wording.log_line(logs, state, pace="", max_str_len=self.max_str_len))
         else:
             self._keep(state.global_step, logs)
+            self._redraw()
             self._draw(state)
 
     @harmless
@@ -97,6 +106,8 @@ class NotebookCallback(ProgressCallback):
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         took = time.perf_counter() - self._began
         self._note = wording.closing_line(args, state, self._summary, self._first_step, took)
+        self._next_curve = 0.0
+        self._redraw()
         self._draw(state)
         self._screen = None
 
@@ -133,26 +144,22 @@ class NotebookCallback(ProgressCallback):
         note = self._note or done
         return f"<p>{html.escape(self._title)}</p>{bar}<p>{html.escape(note)}</p>{self._curve()}{self._table()}"
 
+    def _redraw(self) -> None:
+        """Draw the curves anew, unless that was done a moment ago: a training waits for it."""
+        began = time.perf_counter()
+        if began < self._next_curve:
+            return
+        lines = [Line(name, *zip(*points, strict=True)) for name in _CURVES if (points := self._points(name))]
+        self._svg = curves(lines, size=(5.8, 2.2))
+        now = time.perf_counter()
+        self._next_curve = now + min(_TIMES * (now - began), _LONGEST)
+
     def _curve(self) -> str:
-        lines = {name: self._points(name) for name in _COLOURS}
-        values = [value for points in lines.values() for _, value in points]
-        steps = [step for points in lines.values() for step, _ in points]
-        if len(values) < 2:
-            return ""
-        low, high, last = min(values), max(values), max(1, *steps)
-        parts = [
-            _text(_EDGE - 4, _HEIGHT - 14, f"{low:.3g}", "end"),
-            _text(_EDGE - 4, 14, f"{high:.3g}", "end"),
-            _text(_WIDTH - 4, _HEIGHT - 2, f"step {last}", "end"),
-        ]
-        for number, (name, points) in enumerate(lines.items()):
-            if not points:
-                continue
-            places = " ".join(f"{_across(step, last):.1f},{_down(value, low, high):.1f}" for step, value in points)
-            colour = _COLOURS[name]
-            parts.append(f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="2"/>')
-            parts.append(_text(_EDGE + 8 + 90 * number, 12, name, "start", colour))
-        return f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img">{"".join(parts)}</svg>'
+        return (
+            f'<p><img alt="{" and ".join(_CURVES)} over the steps" src="{as_address(self._svg)}"></p>'
+            if self._svg
+            else ""
+        )
 
     def _points(self, name: str) -> list[tuple[int, float]]:
         found = [(step, row[name]) for step, row in sorted(self._rows.items()) if name in row]
@@ -173,16 +180,3 @@ class NotebookCallback(ProgressCallback):
 
 def _number(value: object) -> str:
     return "" if value is None else f"{value:.4g}"
-
-
-def _across(step: int, last: int) -> float:
-    return _EDGE + (_WIDTH - _EDGE - 4) * step / last
-
-
-def _down(value: float, low: float, high: float) -> float:
-    share = (value - low) / (high - low) if high > low else 0.5
-    return _HEIGHT - 16 - share * (_HEIGHT - 24)
-
-
-def _text(x: float, y: float, words: str, anchor: str, colour: str = "#888888") -> str:
-    return f'<text x="{x}" y="{y}" font-size="11" text-anchor="{anchor}" fill="{colour}">{html.escape(words)}</text>'

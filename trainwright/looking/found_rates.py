@@ -67,7 +67,13 @@ class LearningRates:
 
     def _repr_html_(self) -> str:
         parts = [f"<p><b>{escape(self.words)}</b></p>"]
-        return "\n".join([*parts, self.picture or table(["learning rate", "loss"], self._rows())])
+        if svg := self.picture:
+            from trainwright.plots.drawing import as_address
+
+            parts.append(f'<img alt="The loss over the learning rate" src="{as_address(svg)}">')
+        else:
+            parts.append(table(["learning rate", "loss"], self._rows()))
+        return "\n".join(parts)
 
     def _rows(self) -> list[tuple[str, str]]:
         return [(f"{rate:.2g}", f"{loss:.4g}") for rate, loss in zip(self.rates, self.smoothed, strict=False)]

@@ -46,8 +46,8 @@ def batch_page(view: Any) -> str:
 
 
 def image_grid(images: Sequence[Any], titles: Sequence[str | None]) -> str:
-    """Pictures side by side, as an SVG."""
-    from trainwright.plots.drawing import drawing, plain, svg_of
+    """Pictures side by side, as one image."""
+    from trainwright.plots.drawing import as_address, drawing, plain, svg_of
 
     columns = min(len(images), 8)
     rows = math.ceil(len(images) / columns)
@@ -59,4 +59,4 @@ def image_grid(images: Sequence[Any], titles: Sequence[str | None]) -> str:
             title = titles[number] if number < len(titles) else None
             if title is not None:
                 axes.set_title(plain(title, 16), fontsize=7)
-        return svg_of(figure)
+        return f'<img alt="{len(images)} images of the batch" src="{as_address(svg_of(figure))}">'

@@ -10,6 +10,7 @@ import base64
 import html
 from itertools import count
 
+from trainwright.plots.drawing import as_address
 from trainwright.report.blocks import (
     Beside,
     Block,
@@ -149,7 +150,7 @@ def _table(table: Table) -> str:
 def _picture(picture: Picture, numbers: count[int]) -> str:
     """The drawing; of several one, chosen by its label without any script."""
     alt = _said(picture.alt)
-    images = [(label, f'<img alt="{alt}" src="{_source(svg)}">') for label, svg in picture.svgs if svg]
+    images = [(label, f'<img alt="{alt}" src="{as_address(svg)}">') for label, svg in picture.svgs if svg]
     if len(images) < 2:
         return "".join(f"<p>{image}</p>" for _, image in images)
     group = f"tabs{next(numbers)}"
@@ -161,10 +162,6 @@ def _picture(picture: Picture, numbers: count[int]) -> str:
     # Divs count by their kind: the labels are none.
     shown = "".join(f'<div class="tab">{image}</div>' for _, image in images)
     return f'<div class="tabs">{choices}{shown}</div>'
-
-
-def _source(svg: str) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode('utf-8', 'replace')).decode()}"
 
 
 def _photograph(data: str) -> str:

@@ -27,8 +27,8 @@ from trainwright.engines.torch.precision import full_eval_dtype
 from trainwright.proving.prove import prove
 from trainwright.proving.result import Proof
 from trainwright.trackers.pictures import png
-from trainwright.trainer.beforehand import Beforehand
 from trainwright.trainer.hub import create_repo, listed, upload_model, write_model_card
+from trainwright.trainer.methods import Methods
 from trainwright.trainer.notes import set_up_notes
 from trainwright.trainer.search import default_objective, default_space, search_hyperparameters
 from trainwright.trainer.start_up import leaves_at_once
@@ -53,7 +53,7 @@ from trainwright.training.train import locked, new_run, train
 logger = logging.getLogger("trainwright")
 
 
-class Trainer(Beforehand):
+class Trainer(Methods):
     """Train, evaluate and predict with a torch model.
 
     Takes what ``transformers.Trainer`` takes; subclasses may override the same methods.
