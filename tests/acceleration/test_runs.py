@@ -18,7 +18,7 @@ from trainwright.engines.torch.acceleration.blocks import CompiledBlocks
 from trainwright.engines.torch.acceleration.head import NoLogits
 from trainwright.engines.torch.acceleration.logits import Logits
 from trainwright.engines.torch.acceleration.technique import Situation, Undo
-from trainwright.training import acceleration
+from trainwright.training import acceleration, first_call
 
 #: Torch traces what it will not call: not ours to fail on.
 pytestmark = pytest.mark.filterwarnings("default")
@@ -124,6 +124,10 @@ def test_named_on_a_cpu_it_is_proven_and_trains_the_same(tmp_path: Path, caplog:
     assert event["used"] == ["logits"]
     assert event["left_out"]["blocks"] == "acceleration does not name it"
     assert "times the plain one's (2 are allowed)" in event["message"]
+    # What it brings is measured with the whole batch, and said.
+    assert event["gain"]["accelerated"]["seconds"] > 0
+    assert event["gain"]["plain"]["seconds"] > 0
+    assert "Forward and backward of that batch took " in event["message"]
 
 
 def test_a_training_makes_no_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,6 +186,53 @@ def test_of_two_the_good_one_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     event = told(tmp_path)
     assert event["used"] == ["logits"]
     assert "off by" in event["left_out"]["blocks"]
+
+
+class Fits(Wrong):
+    """Lets a network through that has no room for a whole batch otherwise."""
+
+    def install(self, situation: Situation) -> Undo:
+        network: Any = situation.network
+        network.has_room = True
+        return lambda: setattr(network, "has_room", False)
+
+
+class Large(nn.Module):
+    has_room = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        if len(x) > 2 and not self.has_room:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 100.00 GiB")
+        return {"loss": nn.functional.cross_entropy(self.layer(x), labels)}
+
+
+def test_a_plain_way_that_does_not_fit_is_no_reason_to_train_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acceleration, "TECHNIQUES", (Fits(),))
+    data = [{"x": torch.randn(3), "labels": torch.tensor(number % 2)} for number in range(24)]
+    run = trainer(tmp_path, Large(), data, acceleration="max")
+    assert run.train().global_step == 4
+    event = told(tmp_path)
+    assert event["used"] == ["logits"]
+    assert event["gain"]["plain"] is None
+    assert "in the plain way it does not fit into memory" in event["message"]
+
+
+def test_what_is_not_compared_in_time_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_call, "BUDGET", 0.0)
+    wrong = Wrong()
+    wrong.name = "blocks"
+    monkeypatch.setattr(acceleration, "TECHNIQUES", (wrong, NoLogits()))
+    trainer(tmp_path, acceleration="max").train()
+    event = told(tmp_path)
+    assert event["used"] == []
+    assert event["left_out"]["logits"] == "comparing took more than 0 s before its turn came"
+    assert event["gain"] is None
 
 
 class OwnLoss(Trainer):

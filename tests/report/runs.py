@@ -78,9 +78,23 @@ def hostile_run(folder: Path) -> Path:
     logged = [{"step": step, **{text: float(step) for text in HOSTILE}} for step in range(1, 6)]
     logged += [{"step": step, **{f"eval_{text}": float(step) for text in HOSTILE}} for step in range(1, 6)]
     write_lines(folder / "metrics.jsonl", logged)
+    costs = {"plain": {"seconds": HOSTILE[0], "bytes": -1e999}, "accelerated": {"seconds": 1e308, "bytes": HOSTILE[0]}}
+    accelerated = {"kind": "acceleration", "message": HOSTILE[0], "left_out": dict(zip(HOSTILE, HOSTILE, strict=True))}
     write_lines(
-        folder / "events.jsonl", [{"time": now, "kind": text, "step": text, "message": text} for text in HOSTILE]
+        folder / "events.jsonl",
+        [
+            *({"time": now, "kind": text, "step": text, "message": text} for text in HOSTILE),
+            {"time": now, "step": 1, **accelerated, "gain": costs},
+        ],
     )
+    counts_of = {"low": 0.0, "high": 1.0, "counts": [1, 2]}
+    write_lines(
+        folder / "histograms.jsonl",
+        [{"step": step, "gradients": dict.fromkeys(HOSTILE, counts_of), "weights": HOSTILE} for step in (1, 2, 3)],
+    )
+    (folder / "profile").mkdir()
+    profile = "\n\n".join([*HOSTILE, "| a | b |\n|---|---|\n" + "\n".join(f"| {text} | 1 |" for text in HOSTILE)])
+    (folder / "profile" / "summary.md").write_bytes(profile.encode("utf-8", "surrogatepass"))
     write_lines(
         folder / "samples.jsonl",
         [

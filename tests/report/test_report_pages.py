@@ -82,6 +82,35 @@ def test_the_result_comes_first_and_everything_is_in_one_file(tmp_path: Path) ->
     assert "| accuracy | 0.95 | best, at step 20 |" in text
 
 
+def test_what_was_asked_for_while_training_is_in_the_report(tmp_path: Path) -> None:
+    """Histograms, the loss of each class, a profile; and what accelerations bring, which nobody has to ask for."""
+    folder = stored_run(tmp_path / "run")
+    spread = {"low": 0.0, "high": 4.0, "counts": [1, 1, 1, 1]}
+    moments = [
+        {"step": step, "gradients": {"head.weight": spread}, "weights": {"head.weight": spread}} for step in (1, 9)
+    ]
+    write_lines(folder / "histograms.jsonl", moments)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.writelines(
+            json.dumps({"step": step, "loss/cats": 1 / step, "loss/dogs": 2 / step}) + "\n" for step in (1, 9)
+        )
+    cost = {"seconds": 0.412, "bytes": 61_000_000_000}
+    event = {"kind": "acceleration", "message": "Faster than plain.", "gain": {"plain": None, "accelerated": cost}}
+    write_lines(folder / "events.jsonl", [event])
+    (folder / "profile").mkdir()
+    summary = "# Profile of steps 5 to 6\n\n2 steps took 3 ms each.\n\n| what | ms |\n|---|--:|\n| a\\|b&lt;c | 1.5 |\n"
+    (folder / "profile" / "summary.md").write_text(summary)
+    written = write_report(folder)
+    page, text = written.html.read_text(), written.markdown.read_text()
+    assert page.count('alt="gradients of head.weight: median from 2 to 2"') == 1
+    assert page.count('alt="weights of head.weight: median from 2 to 2"') == 1
+    assert "loss of each group: loss/cats from 1 to 0.1111; loss/dogs from 2 to 0.2222" in page
+    assert "| in the plain way | does not fit into memory |  |" in text
+    assert "| accelerated | 412 ms | 61.0 GB |" in text
+    assert "<p>2 steps took 3 ms each.</p>" in page
+    assert "<td>a|b&lt;c</td><td>1.5</td>" in page
+
+
 @pytest.mark.parametrize(("state", "sentence"), [("failed", "ValueError at step 20: no"), ("stopped", "by SIGTERM")])
 def test_a_report_says_how_a_run_ended(tmp_path: Path, state: str, sentence: str) -> None:
     page = write_report(stored_run(tmp_path / "run", state=state)).html.read_text()

@@ -215,6 +215,9 @@ def _tell(run: TrainingRun, verdict: Verdict | None = None) -> None:
             f" Compared with the plain way on the first batch in {verdict.seconds:.1f} s{memory}: where it differs "
             f"most, at {shown.parameter}, its error is {shown.ratio:.2f} times the plain one's (2 are allowed)."
         )
+    gain = None if verdict is None else verdict.gain
+    if gain is not None:
+        text += f" {gain}"
     if failed:
         text += f" Left out: {'; '.join(f'{name}, because {why}' for name, why in failed.items())}."
     run.events.record(
@@ -223,6 +226,7 @@ def _tell(run: TrainingRun, verdict: Verdict | None = None) -> None:
         step=setup.state.global_step,
         level=logging.WARNING if failed else logging.INFO,
         left_out=found.left_out,
+        gain=None if gain is None else gain.as_json(),
         **found.as_json(),
     )
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from trainwright.engines.torch.acceleration.blocks import breaks, compilations
 from trainwright.engines.torch.acceleration.call import Call
+from trainwright.engines.torch.acceleration.gain import Gain, cost_of, plain_cost_of
 from trainwright.engines.torch.acceleration.proof import (
     Comparison,
     Passes,
@@ -34,6 +35,9 @@ from trainwright.training.setup import Setup
 
 logger = logging.getLogger("trainwright")
 
+#: Seconds after which no other comparison is begun, and nothing is measured.
+BUDGET = 60.0
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -47,6 +51,8 @@ class Verdict:
     peak: int = 0
     #: What everything was compiled for.
     shapes: Any = None
+    #: None where nothing passed, or the comparison has taken its time already.
+    gain: Gain | None = None
 
 
 @contextmanager
@@ -80,14 +86,16 @@ def judge(setup: Setup, situation: Situation, candidates: list[Technique], call:
         if then is not None:
             _compile_as_then(situation, candidates, everything, then)
             return Verdict(candidates, {}, shapes=then)
-        verdict = _passing(situation, candidates, everything, _Plain.of(everything, setup))
+        verdict = _passing(situation, candidates, everything, _Plain.of(everything, setup), start + BUDGET)
         most = _most_bytes(situation.device)
+        seconds = time.perf_counter() - start
+        gain = _gain(situation, verdict.passed, everything) if verdict.passed and seconds < BUDGET else None
     finally:
         torch.clear_autocast_cache()
         restore_random_state(setup, random)
         release_memory(setup.engine.device)
     peak = most if most > most_before else 0
-    return replace(verdict, seconds=time.perf_counter() - start, peak=peak, shapes=call.shapes())
+    return replace(verdict, seconds=seconds, peak=peak, shapes=call.shapes(), gain=gain)
 
 
 def _compile_as_then(situation: Situation, candidates: list[Technique], everything: Passes, then: Any) -> None:
@@ -167,8 +175,24 @@ def _format(setup: Setup, network: nn.Module) -> torch.dtype:
     return setup.engine.precision.dtype or next(floats, torch.float32)
 
 
-def _passing(situation: Situation, candidates: list[Technique], everything: Passes, plain: _Plain) -> Verdict:
-    """All of them, if they pass together; else each that passes alone, as long as they do together."""
+def _gain(situation: Situation, techniques: list[Technique], everything: Passes) -> Gain | None:
+    try:
+        with _installed(techniques, situation):
+            accelerated = cost_of(everything)
+        return Gain(accelerated, plain_cost_of(everything))
+    except Exception as error:
+        # A batch larger than what was compared: training will say what is wrong with it, or cut it.
+        logger.debug("What accelerations bring was not measured: %s", _first_line(error))
+        return None
+
+
+def _passing(
+    situation: Situation, candidates: list[Technique], everything: Passes, plain: _Plain, until: float
+) -> Verdict:
+    """All of them, if they pass together; else each that passes alone, as long as they do together.
+
+    None is begun after ``until``: what was not compared by then is left out.
+    """
     if plain.why_not is not None:
         return Verdict([], {technique.name: plain.why_not for technique in candidates})
     reason, comparison = _try(situation, candidates, everything, plain)
@@ -178,6 +202,9 @@ def _passing(situation: Situation, candidates: list[Technique], everything: Pass
     chosen: list[Technique] = []
     reasons: dict[str, str] = {}
     for technique in candidates:
+        if time.perf_counter() > until:
+            reasons[technique.name] = f"comparing took more than {BUDGET:.0f} s before its turn came"
+            continue
         if len(candidates) > 1:
             reason, comparison = _try(situation, [*chosen, technique], everything, plain)
         if reason is None:

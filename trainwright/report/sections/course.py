@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from trainwright.plots.charts import share_bar
@@ -9,7 +10,7 @@ from trainwright.report.blocks import Block, Folded, Picture, Section, Table, Te
 from trainwright.report.lines import Entry, number
 from trainwright.report.stored_run import StoredRun
 from trainwright.report.time_spent import goodput, starts_of
-from trainwright.report.words import duration, shortened, value_of, when
+from trainwright.report.words import duration, shortened, size_of, value_of, when
 
 _COLOURS = {
     "computing": "#228833",
@@ -52,25 +53,46 @@ def acceleration_section(run: StoredRun) -> Section:
     if isinstance(left_out, dict) and left_out:
         rows = [(value_of(str(name)), value_of(str(why))) for name, why in list(left_out.items())[:20]]
         blocks.append(Folded("What was left out, and why", [Table(("technique", "because"), rows)]))
-    gain = [event for event in run.events if event.get("kind") == "acceleration_gain"]
-    if gain:
-        blocks.append(Text(shortened(str(gain[-1].get("message", "")))))
+    if rows := _gain(found.get("gain")):
+        blocks.append(Table(("the first batch, forward and backward", "time", "memory"), rows))
     return Section("Acceleration", blocks)
+
+
+def _gain(found: object) -> list[tuple[str, str, str]]:
+    if not isinstance(found, dict):
+        return []
+    rows = []
+    for key, name in (("plain", "in the plain way"), ("accelerated", "accelerated")):
+        cost = found.get(key)
+        if isinstance(cost, dict) and (seconds := number(cost.get("seconds"))) is not None:
+            most = number(cost.get("bytes"))
+            rows.append((name, f"{seconds * 1e3:,.3g} ms", "" if most is None else size_of(most)))
+        elif cost is None:
+            rows.append((name, "does not fit into memory", ""))
+    return rows
 
 
 def profile_section(run: StoredRun) -> Section:
     """What a profiler said of some steps (``profile="steps 5-10"``)."""
     lines = [line.strip() for line in run.profile.splitlines()]
     said = [line for line in lines if line and not line.startswith(("|", "#"))]
-    head, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")] or [
-        []
-    ]
+    head, *rows = [_cells(line) for line in lines if line.startswith("|")] or [[]]
     blocks: list[Block] = [Text(shortened(line)) for line in said[:10]]
     if rows:
         # The first one is the rule below the head.
         fitting = [row for row in rows[1:40] if len(row) == len(head)]
         blocks.append(Folded("The longest operators", [Table(head, fitting)]))
     return Section("Profile", blocks)
+
+
+def _cells(line: str) -> list[str]:
+    """The words of a row of a Markdown table.
+
+    >>> _cells("| a | std::vector&lt;int> \\\\| b |")
+    ['a', 'std::vector<int> | b']
+    """
+    cells = re.split(r"(?<!\\)\|", line.strip("|"))
+    return [cell.strip().replace("\\|", "|").replace("&lt;", "<") for cell in cells]
 
 
 def events_section(run: StoredRun) -> Section:
