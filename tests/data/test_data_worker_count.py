@@ -95,6 +95,9 @@ def test_the_share_of_waiting_is_told_at_each_log_and_is_no_part_of_it(tmp_path:
 
     trainer = train(tmp_path, Rows(), [Listener()], logging_steps=1)
     assert len(seen) == 4
-    assert all(0 < share < 1 for share, _ in seen)
+    *during, at_the_end = [share for share, _ in seen]
+    assert all(0 < share < 1 for share in during)
+    # Nothing was trained between the last log and the summary.
+    assert at_the_end == 0
     assert not any("data_wait" in logs for _, logs in seen)
     assert "data_wait" not in trainer.state.to_json()

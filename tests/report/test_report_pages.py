@@ -20,7 +20,7 @@ from trainwright.config.errors import ConfigError
 from trainwright.report.blocks import Cards, Code, Folded, Gallery, Page, Picture, Section, Table, Text
 from trainwright.report.html_page import html_of
 from trainwright.report.markdown_page import markdown_of
-from trainwright.report.page import write_report
+from trainwright.report.page import sections_for_card, write_report
 from trainwright.report.tables import add_table
 
 #: Whatever else stood in a page would have come from a file.
@@ -116,6 +116,21 @@ def test_a_report_says_how_a_run_ended(tmp_path: Path, state: str, sentence: str
     page = write_report(stored_run(tmp_path / "run", state=state)).html.read_text()
     assert f'class="state {state}"' in page
     assert sentence in page
+
+
+def test_a_model_card_has_the_facts_but_neither_samples_nor_folders(tmp_path: Path) -> None:
+    folder = stored_run(tmp_path / "run")
+    sample = {"index": 3, "input": "a private letter", "label": "yes", "prediction": "no", "loss": 3.0}
+    found = {"kind": "classification", "names": ["no", "yes"], "confusion": [[3, 1], [0, 4]], "worst": [sample]}
+    (folder / "evaluation.json").write_text(json.dumps({"eval": found}))
+    command = ["-m", "train", "--data", f"{tmp_path}/letters.csv", "--from", "https://example.org/a/b"]
+    (folder / "env.json").write_text(json.dumps({"command": command}))
+    assert "a private letter" in write_report(folder).html.read_text()
+    card = sections_for_card(folder)
+    assert "7 of 8 predictions are right" in card
+    assert "a private letter" not in card
+    assert str(tmp_path) not in card
+    assert "python -m train --data letters.csv --from https://example.org/a/b" in card
 
 
 def test_hostile_words_stay_words(tmp_path: Path) -> None:

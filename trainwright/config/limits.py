@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from trainwright.config.fields import is_ours, ours
+from trainwright.config.fields import AllFields, is_ours, ours
 
 #: Arguments that are a number of batches, or a share of them.
 LIMITS = ("limit_train_batches", "limit_eval_batches", "limit_predict_batches", "overfit_batches")
@@ -38,26 +38,26 @@ class Limit(NamedTuple):
         return found
 
 
-def train_limit(args: Any) -> Limit | None:
+def train_limit(args: AllFields) -> Limit | None:
     """The limit of each epoch of training."""
     name = "limit_train_batches" if ours(args).overfit_batches is None else "overfit_batches"
     return _limit(args, name)
 
 
-def evaluation_limit(args: Any, stage: str) -> Limit | None:
+def evaluation_limit(args: AllFields, stage: str) -> Limit | None:
     """The limit of an evaluation; ``stage`` is "validation", "test" or "predict"."""
     if stage != "validation":
         return _limit(args, "limit_predict_batches")
     return _limit(args, "limit_eval_batches" if ours(args).overfit_batches is None else "overfit_batches")
 
 
-def _limit(args: Any, name: str) -> Limit | None:
+def _limit(args: AllFields, name: str) -> Limit | None:
     value: Any = getattr(ours(args), name)
     # All of them is no limit, so that data without a length may say it too.
     return None if value is None or (isinstance(value, float) and value == 1.0) else Limit(value, name)
 
 
-def coerce_limits(args: Any) -> None:
+def coerce_limits(args: AllFields) -> None:
     """Numbers in the place of the words that files and command lines have."""
     for name in LIMITS:
         if is_ours(args, name) and getattr(args, name) is not None:
@@ -94,7 +94,7 @@ def _batches_to_try(value: object) -> int | None:
     return number or None
 
 
-def check_limits(args: Any) -> None:
+def check_limits(args: AllFields) -> None:
     """Limits that leave nothing, and those that contradict each other."""
     args = ours(args)
     for name in LIMITS:

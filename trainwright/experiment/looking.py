@@ -12,7 +12,7 @@ from trainwright.config.loading import Loaded
 from trainwright.experiment.building import Built, build
 from trainwright.experiment.checking import level_put_back, writing_to
 from trainwright.experiment.running import is_refusal
-from trainwright.looking.batch import BatchView, show_batch
+from trainwright.looking.batch import BatchView
 from trainwright.looking.found_rates import LearningRates
 from trainwright.looking.summary import Summary
 
@@ -21,8 +21,8 @@ def look(loaded: Loaded, *, rows: int, depth: int) -> tuple[BatchView, Summary]:
     """The first batch and the model of what an experiment describes."""
     with _built(loaded) as built:
         alphabet = built.prepared.facts.get("alphabet")
-        reader = None if alphabet is None else Letters(alphabet)
-        return show_batch(built.trainer._setup, rows, reader), built.trainer.summary(depth)
+        letters = None if alphabet is None else Letters(alphabet)
+        return built.trainer.show_batch(rows, tokenizer=letters), built.trainer.summary(depth)
 
 
 def lr_find(loaded: Loaded, *, least: float, greatest: float, steps: int) -> LearningRates:

@@ -51,7 +51,7 @@ def _inputs(rows: Any, prepared: Prepared, count: int) -> list[dict[str, Any]] |
         return None
     features = getattr(rows, "features", None) or {}
     for name, feature in features.items():
-        if type(feature).__name__ in ("Image", "Audio", "Video") and getattr(feature, "decode", False):
+        if getattr(feature, "decode", None) is True:
             # Its path is what one knows it by; nothing is decoded again.
             rows = rows.cast_column(name, type(feature)(decode=False))
     found = []

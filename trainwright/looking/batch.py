@@ -99,15 +99,15 @@ class BatchView:
         }
 
 
-def show_batch(setup: Setup, rows: int = 8, reader: Any = None) -> BatchView:
+def show_batch(setup: Setup, rows: int = 8, tokenizer: Any = None) -> BatchView:
     """The first training batch, read without taking it from the training; see ``Trainer.show_batch``.
 
-    ``reader`` decodes tokens where the Trainer has no tokenizer.
+    ``tokenizer`` decodes texts where the Trainer has none.
     """
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
         raise ValueError(f"rows={rows!r} must be a number of samples, at least 1.")
     batch = first_batch(setup)
-    return view_of(batch, reader or setup.processing_class, getattr(base_model(setup.model), "config", None), rows)
+    return view_of(batch, tokenizer or setup.processing_class, getattr(base_model(setup.model), "config", None), rows)
 
 
 def view_of(batch: Any, processor: Any, config: Any, rows: int) -> BatchView:

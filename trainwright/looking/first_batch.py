@@ -12,6 +12,7 @@ from trainwright.data.rebuild import resumable_loader, shared_training
 from trainwright.data.seeding import MapFetch
 from trainwright.proving.copies import nothing_said, random_numbers_put_back
 from trainwright.proving.duplicates import Memo, duplicate, share_data
+from trainwright.training.hooks import is_overridden
 from trainwright.training.setup import Setup, data_rank, require_model
 
 #: What reading a batch may change in a setup.
@@ -26,7 +27,8 @@ def first_batch(setup: Setup) -> Any:
     require_model(setup)
     if setup.run is not None:
         raise ValueError("This Trainer is training: look at its data before or after.")
-    if setup.hooks().train_dataset is None and setup.module is None and not _has_own_loader(setup):
+    has_own_loader = is_overridden(setup.hooks(), "get_train_dataloader")
+    if setup.hooks().train_dataset is None and setup.module is None and not has_own_loader:
         raise ValueError("There is no training data to look at: pass train_dataset= to the Trainer.")
     with _data_copied(setup), random_numbers_put_back(), nothing_said():
         loader = resumable_loader(setup.hooks().get_train_dataloader(), data_seed(setup.args))
@@ -35,10 +37,6 @@ def first_batch(setup: Setup) -> Any:
     if found is None:
         raise ValueError("The training data gives no batch: is the dataset empty?")
     return found
-
-
-def _has_own_loader(setup: Setup) -> bool:
-    return type(setup.hooks()).get_train_dataloader.__module__.split(".")[0] != __name__.split(".")[0]
 
 
 def _first_of(loader: Any) -> Any:

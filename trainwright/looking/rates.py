@@ -41,7 +41,7 @@ class _Growing(TrainerCallback):
     """Sets the rate of each step, and ends the training once the loss has grown too far."""
 
     def __init__(self, setup: Setup, rates: np.ndarray) -> None:
-        self._setup, self._rates = setup, rates
+        self._copy, self._rates = setup, rates
         self._shares: list[float] = []
         self.losses: list[float] = []
         self.smoothed: list[float] = []
@@ -49,13 +49,13 @@ class _Growing(TrainerCallback):
         self._mean = 0.0
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        groups = self._setup.optimizer.param_groups
+        groups = self._copy.optimizer.param_groups
         if not self._shares:
             first = [float(group.get("initial_lr", group["lr"])) for group in groups]
             self._shares = [rate / max(first) for rate in first] if max(first) > 0 else [1.0] * len(first)
         for group, share in zip(groups, self._shares, strict=True):
             group["lr"] = float(self._rates[state.global_step]) * share
-        self._setup.engine.reread()
+        self._copy.engine.reread()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         loss = (logs or {}).get("loss")

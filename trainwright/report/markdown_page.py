@@ -7,6 +7,8 @@ import re
 from trainwright.report.blocks import Beside, Block, Cards, Code, Folded, Gallery, Live, Page, Picture, Table, Text
 
 _MEANING = re.compile(r"([\\`*_{}\[\]<>()#+!|~$&@-])")
+#: Between letters it has none.
+_IN_A_NAME = re.compile(r"(?<=[A-Za-z0-9])\\_(?=[A-Za-z0-9])")
 
 
 def markdown_of(page: Page) -> str:
@@ -28,9 +30,14 @@ def markdown_of(page: Page) -> str:
 
 
 def _said(text: object) -> str:
-    """Text that means nothing to Markdown, on one line."""
+    """Text that means nothing to Markdown, on one line.
+
+    >>> print(_said("eval_loss of *all* _sets_"))
+    eval_loss of \\*all\\* \\_sets\\_
+    """
     plain = "".join(c if c.isprintable() else " " for c in str(text))
-    return _MEANING.sub(r"\\\1", plain).replace("\\-", "-").replace("\\(", "(").replace("\\)", ")")
+    escaped = _MEANING.sub(r"\\\1", plain).replace("\\-", "-").replace("\\(", "(").replace("\\)", ")")
+    return _IN_A_NAME.sub("_", escaped)
 
 
 def _block(block: Block) -> str:

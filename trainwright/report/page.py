@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,8 +44,17 @@ _SECTIONS = (
     environment_section,
     reproduce_section,
 )
-#: What a reader of the model wants to know.
-_FOR_A_CARD = (result, evaluation_section, recipe_section, settings_section, environment_section, reproduce_section)
+#: What a reader of the model wants to know; samples of the data are not for everybody.
+_FOR_A_CARD = (
+    result,
+    partial(evaluation_section, with_samples=False),
+    recipe_section,
+    settings_section,
+    environment_section,
+    reproduce_section,
+)
+#: Folders of an absolute path, but not those of an address.
+_PLACES = re.compile(r"(?<![\w.~:/])(?:[A-Za-z]:)?/(?:[^\s/|`'\"]+/)+")
 
 
 class Written(NamedTuple):
@@ -61,13 +72,13 @@ def page_of(run: StoredRun) -> Page:
 
 
 def sections_for_card(folder: Path) -> str:
-    """The same facts as Markdown for a model's README; empty where ``folder`` is no run."""
+    """The same facts as Markdown for a model's README, without folders of this machine; empty where there is no run."""
     if not is_run(folder):
         return ""
     run = StoredRun(folder)
     page = Page(run.name, ("", ""), [section for make in _FOR_A_CARD if (section := make(run)).blocks])
     text = markdown_of(page)
-    return text[text.index("## ") :] if "## " in text else ""
+    return _PLACES.sub("", text[text.index("## ") :]) if "## " in text else ""
 
 
 def write_report(folder: Path, *, interactive: bool = False) -> Written:

@@ -218,8 +218,10 @@ class Face:
     # ---- before a training; nothing of it stays
 
     @leaves_at_once("looking at the data")
-    def show_batch(self, rows: int = 8) -> BatchView:
+    def show_batch(self, rows: int = 8, *, tokenizer: Any = None) -> BatchView:
         """The first training batch as the model sees it: print it, or let a notebook show it.
+
+        ``tokenizer`` decodes texts where the Trainer has none of its own (``processing_class``).
 
         Text is decoded and what is trained of it (labels other than -100) is marked, images are as augmentation left
         them, tables are rows. The training still gets this batch, and the random numbers that it would have had.
@@ -238,7 +240,7 @@ class Face:
             1  inputs [1, 1]  -> 1
                and 2 more
         """
-        return show_batch(self._setup, rows)
+        return show_batch(self._setup, rows, tokenizer)
 
     @leaves_at_once("looking at the model")
     def summary(self, depth: int = 2) -> Summary:

@@ -19,11 +19,13 @@ _MOST_CLASSES, _MOST_SAMPLES, _MOST_POINTS = 100, 32, 2000
 _LARGEST_IMAGE = 60_000
 
 
-def evaluation_section(run: StoredRun) -> Section:
-    """Each evaluated set's predictions in the newest evaluation."""
+def evaluation_section(run: StoredRun, *, with_samples: bool = True) -> Section:
+    """Each evaluated set's predictions in the newest evaluation, and those samples where they say most."""
     section = Section("Predictions")
     sets = [(prefix, one) for prefix, one in run.evaluation.items() if isinstance(one, dict)][:8]
     for prefix, found in sets:
+        if not with_samples:
+            found = {name: value for name, value in found.items() if name not in ("worst", "examples")}
         if len(sets) > 1:
             section.blocks.append(Text(f"Set {shortened(prefix, 80)}:"))
         kind = found.get("kind")

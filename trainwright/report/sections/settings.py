@@ -12,6 +12,11 @@ from trainwright.report.stored_run import StoredRun
 from trainwright.report.words import shortened, value_of, when
 
 _MOST = 400
+#: Asked for first, whether they are the defaults or not.
+_ALWAYS = {
+    *("learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps", "num_train_epochs", "seed"),
+    *("optim", "lr_scheduler_type"),
+}
 
 
 def said(config: dict[str, Any]) -> dict[str, Any]:
@@ -21,10 +26,11 @@ def said(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def settings_section(run: StoredRun) -> Section:
-    """Settings that are not the defaults, their history, and all of them in a folder."""
+    """Settings that are not the defaults or always asked for, their history, and all others in a folder."""
     if not run.config:
         return Section("Settings")
-    chosen = said(run.config)
+    names = {*said(run.config), *_ALWAYS}
+    chosen = {name: value for name, value in run.config.items() if name in names}
     blocks: list[Block] = [Table(("setting", "value"), _rows(chosen))]
     if run.history:
         rows = [
