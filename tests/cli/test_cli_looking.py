@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from tests.report.forms import checked
 from trainwright.cli.app import app
 
 EXPERIMENT = """
@@ -38,6 +39,7 @@ def test_look_shows_batch_and_model_and_leaves_nothing(place: Path) -> None:
     assert "The first batch: 5 samples" in told.output
     assert "operations, about" in told.output
     found = json.loads(call("look", "e.yaml", "--json", "--rows", "2").stdout)
+    checked("trainwright look --json", found)
     assert len(found["batch"]["rows"]) == 2
     assert found["model"]["parameters"] > 0
     assert sorted(place.iterdir()) == before
@@ -55,6 +57,7 @@ def test_lr_find_suggests_a_rate_and_draws_it(place: Path) -> None:
     assert "uggestion" in told.output
     assert (place / "rates.svg").read_text().startswith("<svg")
     found = json.loads(call("lr-find", "e.yaml", "--steps", "20", "--json").stdout)
+    checked("trainwright lr-find --json", found)
     assert len(found["rates"]) == len(found["losses"])
     assert not (place / "runs").exists()
 

@@ -7,33 +7,22 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import pytest
-from pydantic import create_model
 from typer.testing import CliRunner
 
+from tests.report.forms import checked
 from tests.report.runs import HOSTILE, hostile_run, stored_run, write_lines
 from trainwright.checkpoint.run_lock import holding
 from trainwright.cli.app import app
-from trainwright.report.json_forms import FORMS, page
+from trainwright.report.json_forms import page
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 def call(*words: str) -> Any:
     return CliRunner().invoke(app, list(words), terminal_width=200)
-
-
-def checked(command: str, value: Any) -> None:
-    """Hold what was printed against what the documents say."""
-    hints: dict[str, Any] = get_type_hints(FORMS[command], include_extras=True)
-    # A form within a form is checked on its own.
-    hints = {name: list[Any] if "Compared" in str(kind) else kind for name, kind in hints.items()}
-    fields: dict[str, Any] = {name: (kind, ...) for name, kind in hints.items()}
-    model = create_model(FORMS[command].__name__, **fields)
-    assert set(value) == set(hints)
-    model.model_validate(value)
 
 
 @pytest.fixture
@@ -87,6 +76,10 @@ def test_what_is_printed_as_json_is_what_the_page_says(runs: Path, tmp_path: Pat
         checked("a run in trainwright compare --json", one)
     assert target.read_text().count("<img") >= 4
     checked("trainwright report --json", json.loads(call("report", str(runs / "done"), "--json").stdout))
+    tailed = [json.loads(line) for line in call("tail", str(runs / "done"), "--json").stdout.splitlines()]
+    assert {one["kind"] for one in tailed} == {"log", "event"}
+    for one in tailed:
+        checked("trainwright tail --json", one)
     for one in json.loads(call("ls", "--json").stdout):
         checked("trainwright ls --json", one)
     assert (DOCS / "run-commands.md").read_text() == page()

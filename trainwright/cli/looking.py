@@ -12,7 +12,7 @@ from trainwright.cli.app import app
 from trainwright.cli.experiments import _OVERRIDES, ExperimentFile, Import, Trust, import_files, outcome
 from trainwright.config.errors import ConfigError
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as docs/run-commands.md describes it.")]
 
 
 @app.command(context_settings=_OVERRIDES)

@@ -106,6 +106,7 @@ SHIPPED: dict[str, dict[str, str]] = {
         "early_stopping": "trainwright.callbacks.early_stopping:EarlyStoppingCallback",
         "ema": "trainwright.engines.torch.ema:EMACallback",
         "monitor": "trainwright.callbacks.monitor:Monitor",
+        "sample_predictions": "trainwright.training.sample_predictions:SamplePredictions",
     },
     "modifier": {
         name: f"{_RECIPES}.{module}:{name}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 from trainwright.config.run_files import keys_of
 
@@ -101,12 +101,53 @@ class ShownRecipe(TypedDict):
     ]
 
 
+class TailedLine(TypedDict):
+    """One line of `trainwright tail --json`, which prints an object a line."""
+
+    kind: Annotated[str, "log, event, or at the end of --follow state."]
+    time: NotRequired[Annotated[float | None, "Seconds since 1970."]]
+    step: NotRequired[int | None]
+    values: NotRequired[
+        Annotated[dict[str, Any], "Of a log its numbers, NaN and infinity as text; of an event all else."]
+    ]
+    event: NotRequired[Annotated[str, "Of an event: its kind, such as saved."]]
+    message: NotRequired[Annotated[str, "Of an event or state: a sentence."]]
+    state: NotRequired[Annotated[str, "One of those of runs."]]
+
+
+class LookedAt(TypedDict):
+    """What `trainwright look --json` prints."""
+
+    batch: Annotated[
+        dict[str, Any],
+        "samples; fields (name, shape, dtype, least, greatest, ignored); rows (text, label, values); notes.",
+    ]
+    model: Annotated[
+        dict[str, Any],
+        "model, layers, parameters, trained, weights (bytes), flops_per_sample, flops_per_step, memory (bytes by what "
+        "it is for), notes.",
+    ]
+
+
+class FoundRates(TypedDict):
+    """What `trainwright lr-find --json` prints."""
+
+    rates: Annotated[list[float], "Those that were tried."]
+    losses: Annotated[list[float | None], "The loss at each."]
+    smoothed: Annotated[list[float], "The same as a moving mean."]
+    suggestion: Annotated[float | None, "Where it falls fastest."]
+    has_diverged: Annotated[bool, "Greater rates were not tried, because the loss had grown too far."]
+
+
 FORMS = {
     "trainwright runs --json": ListedRun,
     "trainwright show --json": ShownRun,
     "trainwright compare --json": Comparison,
     "a run in trainwright compare --json": ComparedRun,
     "trainwright report --json": ReportFiles,
+    "trainwright tail --json": TailedLine,
+    "trainwright look --json": LookedAt,
+    "trainwright lr-find --json": FoundRates,
     "trainwright verify --json": VerifiedCheckpoint,
     "trainwright ls --json": PackagedExperiment,
     "trainwright check --json": CheckedExperiment,
@@ -122,12 +163,13 @@ Those about runs read the files of a run's folder, never its process, and start 
     trainwright show runs/digits         # one run: state, numbers, checkpoints, settings and their history
     trainwright compare runs/a runs/b    # settings that differ, numbers; --html writes a page with curves
     trainwright report runs/digits       # report.html and report.md, anew; docs/reports.md
+    trainwright tail runs/digits -f      # the newest of log and events, and what comes
 
-These, and `verify`, `ls`, `check` and `recipe show`, print JSON with `--json`, in the forms below. (Of `prove`:
-[docs/proving.md](proving.md), of `try`: [docs/try.md](try.md); `env` prints nothing else; `evaluate --json` prints
-metrics by name, `estimate --json` sizes in bytes by the names of its table.) Names, keys and their types stay within a
-major version; keys may be added. NaN and infinity are null. Made by `python -m trainwright.report.json_forms`; a test
-holds the commands against it.
+These, and `look`, `lr-find`, `verify`, `ls`, `check` and `recipe show`, print JSON with `--json`, in the forms below.
+(Of `prove`: [docs/proving.md](proving.md), of `try`: [docs/try.md](try.md); `env` prints nothing else; `evaluate --json`
+prints metrics by name, `estimate --json` sizes in bytes by the names of its table.) Names, keys and their types stay
+within a major version; keys may be added. NaN and infinity are null where nothing else is said. Made by
+`python -m trainwright.report.json_forms`; tests hold the commands against it.
 """
 
 

@@ -173,7 +173,7 @@ def _is_shown(name: str, value: float) -> bool:
 
 
 def for_programs(line: Line | RunState) -> str:
-    """The same as a JSON object of one line: kinds ``log``, ``event`` and ``state``; docs/watching.md has the keys."""
+    """The same as a JSON object of one line, in the form of docs/run-commands.md."""
     if isinstance(line, RunState):
         return json.dumps({"kind": "state", "state": line.word, "message": line.text})
     entry, step = dict(line.entry), line.entry.get("step")

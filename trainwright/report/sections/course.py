@@ -77,7 +77,7 @@ def profile_section(run: StoredRun) -> Section:
     lines = [line.strip() for line in run.profile.splitlines()]
     said = [line for line in lines if line and not line.startswith(("|", "#"))]
     head, *rows = [_cells(line) for line in lines if line.startswith("|")] or [[]]
-    blocks: list[Block] = [Text(shortened(line)) for line in said[:10]]
+    blocks: list[Block] = [Text(shortened(line.replace("`", ""))) for line in said[:10]]
     if rows:
         # The first one is the rule below the head.
         fitting = [row for row in rows[1:40] if len(row) == len(head)]

@@ -159,8 +159,13 @@ def samples_section(run: StoredRun) -> Section:
             image = key if len(key) < _LARGEST_IMAGE else ""
             section.blocks += [Gallery([(image, "; ".join(words[-4:]))])]
             continue
-        rows = [(value_of(line.get("step")), value_of(line.get("prediction"))) for line in shown]
-        table = Table(("step", "prediction"), rows)
+        rows = [
+            (value_of(line.get("step")), value_of(line.get("prediction")), _share(line.get("probability")))
+            for line in shown
+        ]
+        has_shares = any(row[2] for row in rows)
+        head = ("step", "prediction", "probability")
+        table = Table(head, rows) if has_shares else Table(head[:2], [row[:2] for row in rows])
         label = lines[-1].get("label")
         title = shortened(key, 300) + ("" if label is None else f"  (true: {value_of(label)})")
         section.blocks.append(Folded(title, [table]) if len(by_input) > 3 else Text(title))
