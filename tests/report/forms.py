@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_type_hints
+from typing import Any, NotRequired, get_origin, get_type_hints
 
 from pydantic import create_model
 
@@ -16,5 +16,6 @@ def checked(command: str, value: Any) -> None:
     hints = {name: list[Any] if "Compared" in str(kind) else kind for name, kind in hints.items()}
     fields: dict[str, Any] = {name: (kind, ...) for name, kind in hints.items() if name in value}
     model = create_model(FORMS[command].__name__, **fields)
-    assert FORMS[command].__required_keys__ <= set(value) <= set(hints)
+    kinds = get_type_hints(FORMS[command], include_extras=True)
+    assert {name for name, kind in kinds.items() if get_origin(kind) is not NotRequired} <= set(value) <= set(hints)
     model.model_validate(value)

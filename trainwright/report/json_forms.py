@@ -166,8 +166,8 @@ Those about runs read the files of a run's folder, never its process, and start 
     trainwright tail runs/digits -f      # the newest of log and events, and what comes
 
 These, and `look`, `lr-find`, `verify`, `ls`, `check` and `recipe show`, print JSON with `--json`, in the forms below.
-(Of `prove`: [docs/proving.md](proving.md), of `try`: [docs/try.md](try.md); `env` prints nothing else; `evaluate --json`
-prints metrics by name, `estimate --json` sizes in bytes by the names of its table.) Names, keys and their types stay
+(Of `prove`: [docs/proving.md](proving.md), of `try`: [docs/try.md](try.md); `env` prints nothing else, `evaluate`
+metrics by name, `estimate` sizes in bytes by the names of its table.) Names, keys and their types stay
 within a major version; keys may be added. NaN and infinity are null where nothing else is said. Made by
 `python -m trainwright.report.json_forms`; tests hold the commands against it.
 """
