@@ -56,6 +56,8 @@ class Site:
     was_bad: Callable[[], bool] = lambda: False
     #: Numbers for the log, by name; written with the next log entry.
     logs: dict[str, float] = field(default_factory=dict)
+    #: ``(modifier, "begins" or "ends", epoch)``: hears of each modifier's start and end.
+    tell: Callable[[Modifier, str, float], None] = lambda modifier, what, epoch: None
 
 
 @dataclass(kw_only=True, eq=False)
@@ -212,6 +214,7 @@ class Modifier(TrainerCallback):
         """Do what is due at ``epoch``."""
         if not self.has_begun and epoch >= self.start_epoch - _SAME_MOMENT:
             self.has_begun = True
+            site.tell(self, "begins", epoch)
             self.begin(site, epoch)
         if not self.is_active:
             return
@@ -225,6 +228,7 @@ class Modifier(TrainerCallback):
         if is_over:
             self.has_ended = True
             self.end(site, epoch)
+            site.tell(self, "ends", epoch)
 
     def _interval_at(self, epoch: float) -> int:
         """Counted from the start, so that steps which do not fit the frequency never add up to a drift."""

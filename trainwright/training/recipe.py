@@ -190,6 +190,7 @@ def follow_recipe(run: TrainingRun) -> None:
         rebuild=partial(take_replaced_parameters, setup),
         changing=setup.engine.changing_weights,
         was_bad=lambda: bool(setup.engine.was_bad),
+        tell=partial(_note_stage, run),
     )
     if whole:
         logger.info("The data has no length: the recipe's %g epochs are spread over max_steps.", length)
@@ -204,6 +205,18 @@ def follow_recipe(run: TrainingRun) -> None:
             before_update=[partial(m.before_update, site) for m in overriding(setup.modifiers, "before_update")],
             after_update=[partial(m.after_update, site) for m in overriding(setup.modifiers, "after_update")],
         )
+    )
+
+
+def _note_stage(run: TrainingRun, modifier: Modifier, what: str, epoch: float) -> None:
+    name = type(modifier).__name__
+    run.events.record(
+        "recipe",
+        f"{name.removesuffix('Modifier')} {what} at epoch {epoch:.4g}.",
+        step=run.setup.state.global_step,
+        level=logging.DEBUG,
+        modifier=name,
+        epoch=epoch,
     )
 
 
