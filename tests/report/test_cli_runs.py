@@ -109,6 +109,15 @@ def test_what_cannot_be_meant_is_refused_with_a_word(runs: Path, tmp_path: Path,
     assert "Error:" in done.output
 
 
+def test_a_best_value_that_is_no_number_is_none(tmp_path: Path) -> None:
+    for number, text in enumerate(("1-2", "-1e+", "null", "NaN", "1" * 5000)):
+        folder = stored_run(tmp_path / f"runs/{number}")
+        (folder / "trainer_state.json").write_text(f'{{"best_metric": {text}}}')
+    done = call("runs", str(tmp_path / "runs"), "--json")
+    assert done.exit_code == 0, done.output
+    assert {one["best"] for one in json.loads(done.stdout)} == {None}
+
+
 def test_no_name_moves_the_cursor(tmp_path: Path) -> None:
     one, two = hostile_run(tmp_path / "one"), hostile_run(tmp_path / "\x1b[2Jtwo")
     for words in (["runs", str(tmp_path)], ["show", str(one)], ["compare", str(one), str(two)]):

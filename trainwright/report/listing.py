@@ -13,7 +13,7 @@ from trainwright.checkpoint.directory import list_checkpoints
 from trainwright.checkpoint.identity import read_owner
 from trainwright.core.finished import read_finished
 from trainwright.report.json_forms import ListedRun
-from trainwright.report.lines import last_lines, number
+from trainwright.report.lines import last_lines
 from trainwright.report.page import HTML
 from trainwright.report.state import state_of
 from trainwright.report.stored_run import METRICS, is_run, last_logged, main_metric
@@ -84,9 +84,16 @@ def _best(folder: Path, checkpoints: list[Path]) -> tuple[str | None, float | No
     for place in [folder, *checkpoints[-1:]]:
         found = _BEST.search(_head(place / "trainer_state.json", 4096))
         if found is not None:
-            value = number(float(found[1])) if found[1] not in (b"null", b"NaN") else None
-            return (None if name == "null" else name), known(value)
+            return (None if name == "null" else name), known(_number(found[1]))
     return (None if name == "null" else name), None
+
+
+def _number(text: bytes) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        # null, or what only looks like a number.
+        return None
 
 
 def _head(path: Path, size: int) -> bytes:
