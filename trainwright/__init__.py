@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from trainwright.core.callback import TrainerCallback as TrainerCallback
     from trainwright.core.checkpointer import Checkpoint as Checkpoint
     from trainwright.core.checkpointer import Checkpointer as Checkpointer
+    from trainwright.core.data_words import DataWords as DataWords
     from trainwright.core.errors import NonFiniteError as NonFiniteError
     from trainwright.core.errors import NotSavedError as NotSavedError
     from trainwright.core.errors import Preempted as Preempted
@@ -101,6 +102,7 @@ _HOMES = {
     "Seq2SeqTrainingArguments": "config",
     "StepPlan": "core.module",
     "StepsCurriculum": "data.curriculum",
+    "DataWords": "core.data_words",
     "TrackedRun": "core.tracker",
     "Tracker": "core.tracker",
     "TrainOutput": "core.results",

@@ -18,7 +18,7 @@ PUBLIC_NAMES = set(
     """
     BestRun Checkpoint Checkpointer DataCollatorForLanguageModeling DataCollatorForMultipleChoice
     DataCollatorForPermutationLanguageModeling DataCollatorForSeq2Seq DataCollatorForTokenClassification
-    DataCollatorForWholeWordMask DataCollatorWithFlattening DataCollatorWithPadding DefaultDataCollator
+    DataCollatorForWholeWordMask DataWords DataCollatorWithFlattening DataCollatorWithPadding DefaultDataCollator
     DefaultFlowCallback EMACallback EarlyStoppingCallback EvalLoopOutput EvalPrediction Every ExportableState
     HubStrategy IntervalStrategy KeepBest Modifier Module Monitor NonFiniteError NotSavedError OptimizerNames Preempted
     PredictionOutput SamplePredictions

@@ -16,6 +16,8 @@ from trainwright.cli.app import app, program
 from trainwright.cli.experiments import outcome
 
 Run = Annotated[Path, typer.Argument(help="The folder of a run.", exists=True, file_okay=False)]
+#: Seconds that the process which asked for a report in the background has to end.
+_PATIENCE = 20.0
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as docs/run-commands.md describes it.")]
 
 
@@ -119,6 +121,7 @@ def report(
     if in_background:
         # Of a process that ends: whoever comes after it has more to do.
         os.nice(10)
+        _wait_for_its_end(run)
     with outcome():
         from trainwright.report.page import write_report
 
@@ -127,6 +130,15 @@ def report(
             _print_json({"html": str(written.html), "markdown": str(written.markdown)})
         else:
             typer.echo(f"Wrote {written.html} and {written.markdown.name}")
+
+
+def _wait_for_its_end(run: Path) -> None:
+    """A process that is about to end keeps the folder a little longer; one that was started since stays."""
+    from trainwright.checkpoint.run_lock import writer_in
+
+    until = time.monotonic() + _PATIENCE
+    while writer_in(run) is not None and time.monotonic() < until:
+        time.sleep(0.2)
 
 
 def _print_table(rows: Sequence[Sequence[str]]) -> None:

@@ -124,6 +124,7 @@ class SamplesLine(TypedDict):
     """What the model made of one of a few fixed samples at an evaluation (`SamplePredictions`)."""
 
     step: int
+    sample: Annotated[int, "Its number, from 0."]
     kind: Annotated[str, "text, class, number or image."]
     input: Annotated[Any, "Text; of a picture a small PNG as base64."]
     label: Any

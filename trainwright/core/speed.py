@@ -66,6 +66,8 @@ class TimeSpent:
     start: float = field(default_factory=time.time)
     #: Step, tokens and floating point operations at the last reading.
     counted: tuple[int, int, float] = (0, 0, 0.0)
+    #: Whether the first step has come, or is next.
+    has_begun: bool = False
     #: What no line tells of yet, and how long this process has gone on with all before.
     stretch: Stretch = field(default_factory=Stretch)
     told: float = 0.0
@@ -78,7 +80,7 @@ class TimeSpent:
 
     def begin_steps(self, counted: tuple[int, int, float]) -> None:
         """All that came before was preparation."""
-        self.counted = counted
+        self.counted, self.has_begun = counted, True
         self._aside["begin"] = time.perf_counter() - self._asked
 
     @contextmanager

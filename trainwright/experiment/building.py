@@ -19,6 +19,7 @@ from trainwright.config.loading import Loaded, arguments_of
 from trainwright.config.options import fitting_options
 from trainwright.config.registry import find, load_object, split_reference
 from trainwright.config.seq2seq import Seq2SeqTrainingArguments
+from trainwright.core.data_words import DataWords
 from trainwright.core.modifier import Modifier
 from trainwright.engines.torch.randomness import set_seed
 from trainwright.experiment.sources import BUILT_IN, as_dataset, eval_split, first, hold_out, load_rows, resolve
@@ -200,7 +201,7 @@ def _trainer(loaded: Loaded, args: TrainingArguments, prepared: Prepared, *, tra
         metrics = load_object(reference, "model.metrics")
     if training and loaded.experiment.trackers:
         args.report_to = [*_named_trackers(args), *trackers_of(loaded)]
-    return kind(
+    trainer = kind(
         model=prepared.model,
         args=args,
         data_collator=prepared.collator,
@@ -213,6 +214,15 @@ def _trainer(loaded: Loaded, args: TrainingArguments, prepared: Prepared, *, tra
         callbacks=_callbacks(loaded) if training else None,
         **(_recipe(loaded) if training else {}),
     )
+    trainer.data_words = _words_of(prepared.facts)
+    return trainer
+
+
+def _words_of(facts: dict[str, Any]) -> DataWords:
+    """What a task knows of its data, for reports and the like."""
+    unit: dict[str, Any] = facts.get("target_scale") or {}
+    columns = [column for column in facts.get("columns") or [] if isinstance(column, dict)]
+    return DataWords(facts.get("classes") or (), unit.get("mean", 0.0), unit.get("scale", 1.0), columns)
 
 
 def _loss(loaded: Loaded) -> Any:

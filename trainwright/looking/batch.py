@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainwright.core.data_words import DataWords
 from trainwright.engines.torch.targets import base_model, count_rows
 from trainwright.looking.first_batch import first_batch
 from trainwright.looking.pages import batch_page
@@ -107,15 +108,19 @@ def show_batch(setup: Setup, rows: int = 8, tokenizer: Any = None) -> BatchView:
     if isinstance(rows, bool) or not isinstance(rows, int) or rows < 1:
         raise ValueError(f"rows={rows!r} must be a number of samples, at least 1.")
     batch = first_batch(setup)
-    return view_of(batch, tokenizer or setup.processing_class, getattr(base_model(setup.model), "config", None), rows)
+    classes = getattr(getattr(base_model(setup.model), "config", None), "id2label", None)
+    words = setup.data_words
+    if not words.classes and isinstance(classes, dict) and all(number in classes for number in range(len(classes))):
+        words = dataclasses.replace(words, classes=[str(classes[number]) for number in range(len(classes))])
+    return view_of(batch, tokenizer or setup.processing_class, words, rows)
 
 
-def view_of(batch: Any, processor: Any, config: Any, rows: int) -> BatchView:
+def view_of(batch: Any, processor: Any, words: DataWords, rows: int) -> BatchView:
     """What of ``batch`` can be shown."""
     named = _named(batch)
     samples = count_rows(batch)
     fields = [_field(name, value) for name, value in named.items() if isinstance(value, Tensor)]
-    found = [_row(named, index, processor, config) for index in range(min(rows, samples))]
+    found = [_row(named, index, processor, words) for index in range(min(rows, samples))]
     notes = [f"{name}: {type(value).__name__}" for name, value in named.items() if not isinstance(value, Tensor)]
     tokens = named.get("input_ids")
     if isinstance(tokens, Tensor) and not callable(getattr(processor, "decode", None)):
@@ -145,7 +150,7 @@ def _field(name: str, value: Tensor) -> Field:
     return Field(name, list(value.shape), str(value.dtype).removeprefix("torch."), least, greatest, ignored)
 
 
-def _row(named: dict[str, Any], index: int, processor: Any, config: Any) -> Row:
+def _row(named: dict[str, Any], index: int, processor: Any, words: DataWords) -> Row:
     tokens = named.get("input_ids")
     labels = next((named[name] for name in _LABELS if isinstance(named.get(name), Tensor)), None)
     text: list[Part] = []
@@ -159,7 +164,10 @@ def _row(named: dict[str, Any], index: int, processor: Any, config: Any) -> Row:
         is_short = isinstance(value, Tensor) and 1 <= value.ndim <= 2 and name not in ("input_ids", *_LABELS)
         if is_short and value.is_floating_point() and len(value) > index:
             values[name] = [float(one) for one in value[index].reshape(-1)[:_FEW]]
-    label = None if labels is None or is_aligned or len(labels) <= index else _label(labels[index], processor, config)
+            if words.columns and (known := words.row(value[index].reshape(-1).tolist())):
+                text.append(Part(known, is_trained=False))
+                del values[name]
+    label = None if labels is None or is_aligned or len(labels) <= index else _label(labels[index], processor, words)
     return Row(text, label, values)
 
 
@@ -188,13 +196,11 @@ def _decoded(tokens: list[int], processor: Any) -> str:
     return str(decode(tokens, skip_special_tokens=False)) if callable(decode) else " ".join(map(str, tokens))
 
 
-def _label(value: Tensor, processor: Any, config: Any) -> str:
+def _label(value: Tensor, processor: Any, words: DataWords) -> str:
     if value.ndim == 0:
         if value.is_floating_point():
-            return f"{float(value):.6g}"
-        names: Any = getattr(config, "id2label", None) or {}
-        number = int(value)
-        return str(names.get(number, number)) if isinstance(names, dict) else str(number)
+            return f"{words.amount(float(value)):.6g}"
+        return words.class_name(int(value))
     if value.is_floating_point() or value.ndim > 1:
         return ", ".join(f"{float(one):.4g}" for one in value.reshape(-1)[:_FEW])
     return _decoded([token for token in value.tolist() if token != _IGNORED], processor)

@@ -57,6 +57,7 @@ pre { background: var(--card); border-radius: .5rem; padding: .7rem .9rem; overf
 details { margin: .6rem 0; } summary { cursor: pointer; color: var(--quiet); }
 .gallery { display: flex; flex-wrap: wrap; gap: .8rem; }
 .gallery figure { margin: 0; width: 8.5rem; font-size: .8rem; }
+.gallery figcaption { white-space: pre-line; overflow-wrap: anywhere; }
 .gallery img { width: 8rem; height: 8rem; object-fit: contain; image-rendering: pixelated; background: var(--card); }
 .beside { display: grid; grid-template-columns: repeat(auto-fit, minmax(19rem, 1fr)); gap: .4rem 1rem; }
 .tabs input { position: absolute; opacity: 0; pointer-events: none; }

@@ -64,9 +64,9 @@ class Written(NamedTuple):
     markdown: Path
 
 
-def page_of(run: StoredRun) -> Page:
+def page_of(run: StoredRun, *, is_over: bool = False) -> Page:
     """The whole report of a run."""
-    state = state_of(run.folder, last_checkpoint=run.last_checkpoint_step)
+    state = state_of(run.folder, last_checkpoint=run.last_checkpoint_step, is_over=is_over)
     sections = [section for make in _SECTIONS if (section := make(run)).blocks]
     return Page(run.name, state, sections)
 
@@ -81,14 +81,15 @@ def sections_for_card(folder: Path) -> str:
     return _PLACES.sub("", text[text.index("## ") :]) if "## " in text else ""
 
 
-def write_report(folder: Path, *, interactive: bool = False) -> Written:
+def write_report(folder: Path, *, interactive: bool = False, is_over: bool = False) -> Written:
     """Write ``report.html`` and ``report.md`` into the directory of a run.
 
-    ``interactive`` makes curves that can be zoomed, with the whole of plotly in the file (some megabytes).
+    ``interactive`` makes curves that can be zoomed, with the whole of plotly in the file (some megabytes). ``is_over``
+    says that no training goes on there, whoever still keeps the folder.
     """
     refuse_what_is_no_run(folder)
     run = StoredRun(folder)
-    page = page_of(run)
+    page = page_of(run, is_over=is_over)
     if interactive:
         from trainwright.report.interactive import with_interactive_curves
 

@@ -23,17 +23,18 @@ class RunState(NamedTuple):
     text: str
 
 
-def state_of(folder: Path, *, last_checkpoint: int | None = None) -> RunState:
+def state_of(folder: Path, *, last_checkpoint: int | None = None, is_over: bool = False) -> RunState:
     """How the run in ``folder`` stands.
 
     Training: somebody writes there. Finished: it came to its end. Stopped: it was asked to stop, and waits. Failed: an
-    error ended it. Interrupted: none of these, so it was killed, or its machine was.
+    error ended it. Interrupted: none of these, so it was killed, or its machine was. ``is_over``: whoever asks has
+    trained there and knows that it has ended, though its process still keeps the folder.
     """
     end = read_finished(folder)
     if end is not None:
         return RunState("finished", end.words)
     last = "" if last_checkpoint is None else f"; its last checkpoint is of step {last_checkpoint}"
-    if (writer := writer_in(folder)) is not None:
+    if not is_over and (writer := writer_in(folder)) is not None:
         # Of another machine nobody here can say more than when it was last heard of.
         return RunState("training", f"in training, by {writer}{last}")
     try:

@@ -187,5 +187,7 @@ def failure_in(folder: Path) -> Entry | None:
     if found is None:
         return None
     then = number(found.get("time")) or 0.0
-    newest = [line for name in (METRICS, PERFORMANCE) for line in last_lines(folder / name)[-1:]]
-    return None if any((number(line.get("time")) or 0.0) > then + 1.0 for line in newest) else found
+    # Of a line about performance, when its process began: the last one of the process that failed comes after.
+    since = [line.get("time") for line in last_lines(folder / METRICS)[-1:]]
+    since += [line.get("start") for line in last_lines(folder / PERFORMANCE)[-1:]]
+    return None if any((number(time) or 0.0) > then + 1.0 for time in since) else found

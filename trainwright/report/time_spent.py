@@ -27,6 +27,11 @@ class Lap(NamedTuple):
     seconds: Mapping[str, float]
     line: Mapping[str, Any] = MappingProxyType({})
 
+    def part(self, step: int, steps: int) -> Lap:
+        """So many of its steps up to ``step``, and of its seconds in proportion."""
+        share = steps / self.steps
+        return self._replace(step=step, steps=steps, seconds={name: s * share for name, s in self.seconds.items()})
+
     @property
     def train(self) -> float:
         return self.seconds.get("train", 0.0)
@@ -55,6 +60,12 @@ def kept_and_redone(laps: list[Lap]) -> tuple[list[Lap], list[Lap]]:
     >>> kept, redone = kept_and_redone(laps)
     >>> [lap.time for lap in kept], [lap.time for lap in redone]
     ([1.0, 9.0], [2.0])
+
+    One that was done again in part is counted in proportion:
+
+    >>> kept, redone = kept_and_redone([Lap(10, 10, 1.0, 0.0, {"train": 5.0}), Lap(10, 2, 9.0, 8.0, {"train": 1.0})])
+    >>> [lap.train for lap in kept], [lap.train for lap in redone]
+    ([4.0, 1.0], [1.0])
     """
     kept: list[Lap] = []
     redone: list[Lap] = []
@@ -62,7 +73,12 @@ def kept_and_redone(laps: list[Lap]) -> tuple[list[Lap], list[Lap]]:
         # A lap that begins before the end of the one before it goes on from an earlier checkpoint.
         begins = lap.step - lap.steps
         while kept and lap.steps and kept[-1].step > begins:
-            redone.append(kept.pop())
+            last = kept.pop()
+            stayed = begins - (last.step - last.steps)
+            if stayed > 0:
+                kept.append(last.part(begins, stayed))
+                last = last.part(last.step, last.steps - stayed)
+            redone.append(last)
         kept.append(lap)
     return kept, redone[::-1]
 

@@ -16,6 +16,7 @@ from trainwright.config.arguments import TrainingArguments
 from trainwright.config.run_directory import run_directory
 from trainwright.config.secrets import redacted_values
 from trainwright.core.callback import CallbackHandler
+from trainwright.core.data_words import DataWords
 from trainwright.core.engine import Engine
 from trainwright.core.files import replace_text
 from trainwright.core.layout import Weights
@@ -60,6 +61,8 @@ class Face:
     engine: Engine = FromSetup()  # type: ignore[assignment]
     place_model_on_device: bool = FromSetup()  # type: ignore[assignment]
     label_names: list[str] = FromSetup()  # type: ignore[assignment]
+    #: Names of classes and columns, and the unit of amounts, for reports and whoever shows data.
+    data_words: DataWords = FromSetup()  # type: ignore[assignment]
     _signature_columns: list[str] | None = FromSetup("signature_columns")  # type: ignore[assignment]
     can_return_loss: bool = FromSetup()  # type: ignore[assignment]
     label_smoother: float | None = FromSetup()  # type: ignore[assignment]

@@ -119,6 +119,7 @@ def _refer_to(run: TrainingRun) -> None:
         train_dataloader=run.loader,
         losses=setup.engine.meter,
         modifiers=setup.modifiers,
+        data_words=setup.data_words,
         events=run.events,
         history=run.history,
         is_over=run.is_over,

@@ -7,7 +7,7 @@ is over: reading data draws random numbers at times, and none that a training co
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -37,7 +37,8 @@ def note_predictions(setup: Setup, output: EvalLoopOutput, prefix: str) -> None:
         return
     folder = run_folder(setup)
     try:
-        found = details_of(output.predictions, output.label_ids, lambda count: class_names(setup, count))
+        amount = setup.data_words.amount
+        found = details_of(output.predictions, output.label_ids, lambda count: class_names(setup, count), amount)
     except Exception:
         # Arrays of strings, ragged lists, whatever somebody's model gives.
         return
@@ -48,8 +49,15 @@ def note_predictions(setup: Setup, output: EvalLoopOutput, prefix: str) -> None:
         replace_text(folder / FILE, json.dumps(run.details) + "\n")
 
 
-def details_of(predictions: Any, labels: Any, names: Any) -> dict[str, Any]:
+def details_of(
+    predictions: Any,
+    labels: Any,
+    names: Callable[[int], list[str]],
+    amount: Callable[[Any], Any] = lambda number: number,
+) -> dict[str, Any]:
     """Counts and samples of a classification, points of a regression; empty for anything else.
+
+    ``names`` has the classes' names for a number of them, ``amount`` the true size of what is predicted.
 
     >>> found = details_of(np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([0, 0]), lambda count: ["cat", "dog"])
     >>> found["confusion"], found["worst"][0]["prediction"]
@@ -69,7 +77,7 @@ def details_of(predictions: Any, labels: Any, names: Any) -> dict[str, Any]:
         return {**kept, **found} if (found := _tokens(predictions, labels, names)) else {}
     predictions = predictions[:, 0] if predictions.ndim == 2 and predictions.shape[1] == 1 else predictions
     if labels.ndim == 1 and predictions.shape == labels.shape and np.issubdtype(labels.dtype, np.floating):
-        return {**kept, **_values(predictions.astype(np.float64), labels.astype(np.float64), where)}
+        return {**kept, **_values(amount(predictions.astype(np.float64)), amount(labels.astype(np.float64)), where)}
     return {}
 
 
@@ -160,7 +168,9 @@ def _rounded(value: Any) -> float | None:
 
 
 def class_names(setup: Setup, count: int) -> list[str]:
-    """What classes are called: by the data, by the model's configuration, or by their numbers."""
+    """What classes are called: by ``data_words``, the data, the model's configuration, or by their numbers."""
+    if len(setup.data_words.classes) == count:
+        return [setup.data_words.class_name(number)[:80] for number in range(count)]
     features = getattr(setup.eval_dataset, "features", None)
     for column in ("labels", "label", "ner_tags"):
         feature = features.get(column) if isinstance(features, Mapping) else None
@@ -186,7 +196,7 @@ def add_inputs(run: TrainingRun) -> None:
             dataset = _dataset_of(setup, prefix)
             for sample in [*found.get("worst", []), *found.get("examples", [])]:
                 with suppress(Exception):
-                    sample.update(input_of(dataset[sample["index"]], setup.processing_class))
+                    sample.update(input_of(dataset[sample["index"]], setup.processing_class, setup.data_words))
     with suppress(OSError, ValueError):
         replace_text(folder / FILE, json.dumps(run.details) + "\n")
 

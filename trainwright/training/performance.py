@@ -36,6 +36,17 @@ def begin_steps(run: TrainingRun) -> None:
 
 def measure(run: TrainingRun) -> None:
     """Set ``state.speed`` to what was measured since the log before, and keep it for the run directory."""
+    spent = run.spent
+    run.setup.state.speed = _speed_over(run, _take(run))
+    if spent.stretch.length >= spent.told * SMALLEST_LINE:
+        _note(run)
+    # Whoever logs every step does not want to open a file in every step.
+    if time.perf_counter() - spent.written_at > SECONDS_BETWEEN_WRITES:
+        _write(run)
+
+
+def _take(run: TrainingRun) -> Stretch:
+    """All since this was last asked; the next line tells of it, too."""
     state, spent = run.setup.state, run.spent
     waited, passed = run.feed.take_waiting()
     state.data_wait = waited / max(passed, 1e-9)
@@ -49,13 +60,8 @@ def measure(run: TrainingRun) -> None:
     counted = max(state.num_input_tokens_seen - tokens, 0) or (operations / per_token if per_token else 0.0)
     now = Stretch()
     now.add(steps, counted, operations, seconds)
-    state.speed = _speed_over(run, now)
     spent.stretch.add(steps, counted, operations, seconds)
-    if spent.stretch.length >= spent.told * SMALLEST_LINE:
-        _note(run)
-    # Whoever logs every step does not want to open a file in every step.
-    if time.perf_counter() - spent.written_at > SECONDS_BETWEEN_WRITES:
-        _write(run)
+    return now
 
 
 def _speed_over(run: TrainingRun, part: Stretch) -> Speed:
@@ -101,7 +107,9 @@ def _note(run: TrainingRun) -> None:
 
 
 def write_lines(run: TrainingRun) -> None:
-    """The training is over: write what no line tells of yet."""
+    """The training is over: write what no line tells of yet, also of steps since the last log where it was stopped."""
+    if run.spent.has_begun and run.setup.state.global_step > run.spent.counted[0]:
+        _take(run)
     _note(run)
     _write(run)
 

@@ -50,7 +50,7 @@ def _report(run: TrainingRun, error: BaseException | None) -> None:
             leave_to_another_process(folder)
             return
         add_inputs(run)
-        write_report(folder)
+        write_report(folder, is_over=True)
         run.report = str(folder / HTML)
     except Exception as problem:
         run.events.record(

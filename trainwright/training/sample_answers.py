@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from trainwright.core.data_words import DataWords
 from trainwright.engines.torch.losses import logits_of
 from trainwright.engines.torch.targets import IGNORED, base_model
 from trainwright.trackers.pictures import png
@@ -24,18 +25,20 @@ class CannotShow(ValueError):
 
 
 def answer(
-    model: nn.Module, batch: Any, row: Any, processor: Any, classes: Sequence[str] | None, max_new_tokens: int
+    model: nn.Module, batch: Any, row: Any, processor: Any, words: DataWords, max_new_tokens: int
 ) -> dict[str, Any]:
     """``kind``, ``input``, ``label``, ``prediction`` and ``probability`` of a batch of one sample."""
     inputs, labels = _without_labels(batch)
     inner = base_model(model)
-    names = list(classes) if classes is not None else _names_of(inner)
-    shown, is_image = _shown_input(inputs, row, processor)
+    names = list(words.classes) or _names_of(inner)
+    shown, is_image = _shown_input(inputs, row, processor, words)
     if _writes(inner) and isinstance(labels, Tensor) and labels.ndim == 2:
         return _written(inner, inputs, labels, shown, processor, max_new_tokens)
     outputs = model(**inputs) if isinstance(inputs, Mapping) else model(*inputs)
     logits = logits_of(outputs).detach().float().cpu()
     found = _judged(logits, labels, names, getattr(inner, "config", None), processor)
+    if found["kind"] == "number":
+        found |= {name: _amount(found[name], words) for name in ("label", "prediction")}
     if is_image and found["kind"] == "class":
         found["kind"] = "image"
     return {"kind": found.pop("kind"), "input": shown, **found}
@@ -136,6 +139,12 @@ def _name(place: int, names: list[str] | None) -> str:
     return names[place] if names is not None and 0 <= place < len(names) else str(place)
 
 
+def _amount(value: Any, words: DataWords) -> Any:
+    if isinstance(value, list):
+        return [words.amount(one) for one in value]
+    return None if value is None else words.amount(value)
+
+
 def _number(values: Tensor) -> float | list[float]:
     flat = values.flatten()[:_FEW_NUMBERS].tolist()
     return float(flat[0]) if len(flat) == 1 else [float(one) for one in flat]
@@ -144,7 +153,7 @@ def _number(values: Tensor) -> float | list[float]:
 # ---- inputs
 
 
-def _shown_input(inputs: Any, row: Any, processor: Any) -> tuple[Any, bool]:
+def _shown_input(inputs: Any, row: Any, processor: Any, words: DataWords) -> tuple[Any, bool]:
     """The input for people, and whether it is a picture (a small PNG as base64)."""
     named = inputs if isinstance(inputs, Mapping) else {str(place): value for place, value in enumerate(inputs)}
     if isinstance(ids := named.get("input_ids"), Tensor):
@@ -159,6 +168,8 @@ def _shown_input(inputs: Any, row: Any, processor: Any) -> tuple[Any, bool]:
     if (picture := _picture(tensors[0])) is not None:
         return picture, True
     flat = tensors[0].flatten()
+    if known := words.row(flat.tolist()) if words.columns else "":
+        return known, False
     text = ", ".join(f"{float(one):.4g}" for one in flat[:_FEW_NUMBERS])
     return text + (f", ... ({len(flat)} numbers)" if len(flat) > _FEW_NUMBERS else ""), False
 

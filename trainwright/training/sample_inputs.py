@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from trainwright.core.data_words import DataWords
 from trainwright.plots.png import png
 
 _TEXTS = ("text", "sentence", "question", "prompt", "sentence1", "premise", "content", "document")
@@ -16,7 +17,7 @@ _LABELS = {"labels", "label", "label_ids"}
 _LONGEST, _WIDEST = 400, 128
 
 
-def input_of(row: Any, tokenizer: Any) -> dict[str, str]:
+def input_of(row: Any, tokenizer: Any, words: DataWords | None = None) -> dict[str, str]:
     """``{"image": PNG in base64}`` or ``{"input": words}``; empty for what cannot be shown.
 
     >>> input_of({"text": "a good film", "label": 1}, None)
@@ -35,6 +36,10 @@ def input_of(row: Any, tokenizer: Any) -> dict[str, str]:
             return {"input": _short(row[name])}
     if _TOKENS in row and hasattr(tokenizer, "decode"):
         return {"input": _short(str(tokenizer.decode(row[_TOKENS], skip_special_tokens=True)))}
+    for value in row.values() if words is not None and words.columns else ():
+        found = _array(value)
+        if found is not None and found.ndim == 1 and (known := words.row(found.tolist())):
+            return {"input": _short(known)}
     plain = {name: value for name, value in row.items() if name not in _LABELS and _is_plain(value)}
     return {"input": _short(", ".join(f"{name} {_value(value)}" for name, value in plain.items()))} if plain else {}
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.run_directory import run_directory
 from trainwright.core.callback import TrainerCallback
+from trainwright.core.data_words import DataWords
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.core.step_lines import StepLines
 from trainwright.data.collators import collate_any
@@ -39,7 +41,7 @@ class SamplePredictions(TrainerCallback):
         count: How many samples, evenly spread over the data.
         dataset: Samples as the Trainer's own data has them; those of the evaluation unless given.
         max_new_tokens: How much a language model writes.
-        classes: Names of classes; those of the model's config unless given.
+        classes: Names of classes; those of ``trainer.data_words`` or the model's config unless given.
 
     >>> SamplePredictions(count=8).count
     8
@@ -59,15 +61,15 @@ class SamplePredictions(TrainerCallback):
             raise ValueError(f"SamplePredictions(max_new_tokens={max_new_tokens}): a text has at least one.")
         self.count, self.dataset, self.max_new_tokens, self.classes = count, dataset, max_new_tokens, classes
         self._lines: StepLines | None = None
-        #: Where the samples were taken from, and they themselves: fetched once, so that they stay the same.
-        self._source: Any = None
+        #: Which set's evaluation shows them, and the samples themselves: fetched once, so that they stay the same.
+        self._shown_at: str | None = None
         self._samples: list[tuple[Any, Any]] = []
         self._gave_up = False
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._source, self._samples, self._gave_up, self._lines = None, [], False, None
+        self._shown_at, self._samples, self._gave_up, self._lines = None, [], False, None
         if any(isinstance(parameter, DTensor) for parameter in kwargs["model"].parameters()):
             logger.warning("SamplePredictions is left out: no process has the whole of a weight.")
         elif state.is_world_process_zero and args.should_save and not kwargs.get("is_over"):
@@ -77,28 +79,29 @@ class SamplePredictions(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._lines, self._source, self._samples = None, None, []
+        self._lines, self._shown_at, self._samples = None, None, []
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         loader, lines = kwargs.get("eval_dataloader"), self._lines
         if lines is None or self._gave_up:
             return
         dataset = getattr(loader, "dataset", None) if self.dataset is None else self.dataset
-        if self._source is not None and self._source is not dataset:
+        evaluated = _set_of(kwargs.get("metrics") or {})
+        if self._shown_at not in (None, evaluated):
             # One of several sets is shown, the first.
             return
         model = unwrap(kwargs["model"])
         try:
             with _nothing_moves(model, dataset, loader):
-                if self._source is None:
-                    self._samples, self._source = _fetch(dataset, loader, self.count), dataset
+                if self._shown_at is None:
+                    self._samples, self._shown_at = _fetch(dataset, loader, self.count), evaluated
                 entries = [self._entry(model, row, batch, args, kwargs) for row, batch in self._samples]
         except Exception as error:
             self._gave_up = True
             logger.warning("SamplePredictions is switched off; training goes on: %s: %s", type(error).__name__, error)
             return
         step = state.global_step
-        lines.add(*({"step": step, **entry} for entry in entries))
+        lines.add(*({"step": step, "sample": number, **entry} for number, entry in enumerate(entries)))
         for tracker in kwargs.get("trackers") or ():
             tracker.offer("log_text", "samples", _as_text(entries), step)
 
@@ -106,7 +109,16 @@ class SamplePredictions(TrainerCallback):
         self, model: nn.Module, row: Any, batch: Any, args: TrainingArguments, kwargs: dict[str, Any]
     ) -> dict[str, Any]:
         on_device = _moved(batch, args.device)
-        return answer(model, on_device, row, kwargs.get("processing_class"), self.classes, self.max_new_tokens)
+        words: DataWords = kwargs["data_words"]
+        if self.classes is not None:
+            words = replace(words, classes=self.classes)
+        return answer(model, on_device, row, kwargs.get("processing_class"), words, self.max_new_tokens)
+
+
+def _set_of(metrics: Mapping[str, Any]) -> str:
+    """What the names of an evaluation's numbers begin with: it is that of a set, where there are several."""
+    ending = "_runtime"
+    return next((name.removesuffix(ending) for name in metrics if name.endswith(ending)), "eval")
 
 
 def _fetch(dataset: Any, loader: Any, count: int) -> list[tuple[Any, Any]]:

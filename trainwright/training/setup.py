@@ -15,6 +15,7 @@ from trainwright.config.backends import ProcessRank
 from trainwright.config.fields import ours, say_which_names_are_taken
 from trainwright.core.backend import Backend
 from trainwright.core.callback import CallbackHandler
+from trainwright.core.data_words import DataWords
 from trainwright.core.engine import Engine, Portion
 from trainwright.core.modifier import Modifier
 from trainwright.core.module import StepPlan
@@ -106,6 +107,8 @@ class Setup:
     own_scheduler: bool = True
     configured_by_module: bool = False
     place_model_on_device: bool = True
+    #: What classes, amounts and columns are called.
+    data_words: DataWords = field(default_factory=DataWords)
     #: The model, where it is a Module.
     module: Module | None = None
     calling: Calling = _LATER

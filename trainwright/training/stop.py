@@ -74,7 +74,8 @@ def stop_early(run: TrainingRun, stop: Stopped) -> None:
     if setup.backend.world_size > 1:
         random, position = random_of_all(run), run.feed.position_of_all(setup.engine.gather)
     may_save = may_save_unasked(setup, "interrupt" if stop.by_keyboard else None)
-    saved = save_where_it_stands(run, random, position) if may_save else None
+    with run.spent.on("save"):
+        saved = save_where_it_stands(run, random, position) if may_save else None
     if saved is None and not may_save and setup.args.should_save:
         logger.warning("save_strategy='no': nothing is saved before stopping.")
     if setup.backend.world_size > 1 and setup.backend.sum(int(saved is not None)):
@@ -187,7 +188,8 @@ def rescue(run: TrainingRun, error: BaseException) -> None:
     if not may_save_unasked(setup, _kind_of(error)) or setup.state.global_step == run.first_step:
         return
     try:
-        saved = save_where_it_stands(run)
+        with run.spent.on("save"):
+            saved = save_where_it_stands(run)
     except Exception as second:
         run.events.record("not_saved", f"The state could not be saved after the error: {second}.")
         return

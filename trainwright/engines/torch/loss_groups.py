@@ -57,6 +57,8 @@ class LossGroups(TrainerCallback, ExportableState):
         self._shifts = shifts_labels(model)
         named = getattr(getattr(base_model(model), "config", None), "id2label", None)
         self._class_names = dict(named) if isinstance(named, dict) else None
+        if kwargs["data_words"].classes:
+            self._class_names = dict(enumerate(kwargs["data_words"].classes))
         self._of_step, self._taken, self._has_seen, self._gave_up = [], [], False, False
         self._is_alone, self._skips_nonfinite = args.world_size == 1, args.logging_nan_inf_filter
 

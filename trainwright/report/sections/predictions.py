@@ -14,7 +14,7 @@ from trainwright.report.lines import Entry, number
 from trainwright.report.stored_run import StoredRun
 from trainwright.report.words import shortened, value_of
 
-_MOST_CLASSES, _MOST_SAMPLES, _MOST_POINTS = 100, 32, 2000
+_MOST_CLASSES, _MOST_SAMPLES, _MOST_POINTS, _MOST_KEPT = 100, 32, 2000, 12
 #: Of a picture in base64; larger ones would make a large report.
 _LARGEST_IMAGE = 60_000
 
@@ -133,9 +133,13 @@ def _share(value: object) -> str:
     return "" if found is None else f"{found:.1%}" if 0 <= found <= 1 else value_of(found)
 
 
-def _caption(sample: Entry) -> str:
+def _guess(sample: Entry) -> str:
     share = _share(sample.get("probability"))
-    guessed = f"{value_of(sample.get('prediction'))}{f' ({share})' if share else ''}"
+    return f"{value_of(sample.get('prediction'))}{f' ({share})' if share else ''}"
+
+
+def _caption(sample: Entry) -> str:
+    guessed = _guess(sample)
     true = sample.get("label")
     if true is None:
         return guessed
@@ -146,29 +150,48 @@ def _caption(sample: Entry) -> str:
 
 def samples_section(run: StoredRun) -> Section:
     """The same samples at different steps, as ``SamplePredictions`` wrote them."""
-    by_input: dict[str, list[Entry]] = {}
-    for line in run.samples:
-        key = str(line.get("input"))
-        if len(by_input) < 12 or key in by_input:
-            by_input.setdefault(key, []).append(line)
     section = Section("Samples over the steps")
-    for key, lines in by_input.items():
-        shown = lines if len(lines) <= 12 else [*lines[:4], *lines[-8:]]
-        if lines[0].get("kind") == "image":
-            words = [f"step {value_of(line.get('step'))}: {_caption(line)}" for line in shown]
-            image = key if len(key) < _LARGEST_IMAGE else ""
-            section.blocks += [Gallery([(image, "; ".join(words[-4:]))])]
-            continue
-        rows = [
-            (value_of(line.get("step")), value_of(line.get("prediction")), _share(line.get("probability")))
-            for line in shown
-        ]
-        has_shares = any(row[2] for row in rows)
-        head = ("step", "prediction", "probability")
-        table = Table(head, rows) if has_shares else Table(head[:2], [row[:2] for row in rows])
+    samples = _by_sample(run.samples)
+    pictures = [lines for lines in samples if lines[0].get("kind") == "image"]
+    if pictures:
+        section.blocks.append(Gallery([_pictured(lines) for lines in pictures]))
+    texts = [lines for lines in samples if lines[0].get("kind") != "image"]
+    for lines in texts:
         label = lines[-1].get("label")
-        title = shortened(key, 300) + ("" if label is None else f"  (true: {value_of(label)})")
-        section.blocks.append(Folded(title, [table]) if len(by_input) > 3 else Text(title))
-        if len(by_input) <= 3:
-            section.blocks.append(table)
+        title = shortened(str(lines[0].get("input")), 300) + ("" if label is None else f"  (true: {value_of(label)})")
+        table = _table_of(lines)
+        section.blocks += [Folded(title, [table])] if len(texts) > 3 else [Text(title), table]
     return section
+
+
+def _by_sample(lines: Sequence[Entry]) -> list[list[Entry]]:
+    found: dict[str, list[Entry]] = {}
+    for line in lines:
+        # Two samples may begin alike; files of before have no numbers.
+        key = str(line["sample"] if "sample" in line else line.get("input"))
+        if len(found) < _MOST_KEPT or key in found:
+            found.setdefault(key, []).append(line)
+    return list(found.values())
+
+
+def _pictured(lines: list[Entry]) -> tuple[str, str]:
+    image, label = lines[0].get("input"), lines[-1].get("label")
+    words = [
+        f"step {value_of(line.get('step'))}: {_guess(line)}" for line in (lines if len(lines) <= 5 else lines[-4:])
+    ]
+    if len(lines) > 5:
+        words = [f"step {value_of(lines[0].get('step'))}: {_guess(lines[0])}", "…", *words]
+    title = [] if label is None else [f"is {value_of(label)}"]
+    return image if isinstance(image, str) and len(image) < _LARGEST_IMAGE else "", "\n".join([*title, *words])
+
+
+def _table_of(lines: list[Entry]) -> Table:
+    rows = [
+        (value_of(line.get("step")), value_of(line.get("prediction")), _share(line.get("probability")))
+        for line in lines
+    ]
+    if len(rows) > 12:
+        rows = [*rows[:4], (f"… {len(rows) - 12} more", "", ""), *rows[-8:]]
+    head = ("step", "prediction", "probability")
+    has_shares = any(row[2] for row in rows)
+    return Table(head, rows) if has_shares else Table(head[:2], [row[:2] for row in rows])
