@@ -36,9 +36,10 @@ def input_of(row: Any, tokenizer: Any, words: DataWords | None = None) -> dict[s
             return {"input": _short(row[name])}
     if _TOKENS in row and hasattr(tokenizer, "decode"):
         return {"input": _short(str(tokenizer.decode(row[_TOKENS], skip_special_tokens=True)))}
-    for value in row.values() if words is not None and words.columns else ():
-        found = _array(value)
-        if found is not None and found.ndim == 1 and (known := words.row(found.tolist())):
+    if words is not None and words.columns:
+        vectors = [found for value in row.values() if (found := _array(value)) is not None and found.ndim == 1]
+        known = next((text for found in vectors if (text := words.row(found.tolist()))), "")
+        if known:
             return {"input": _short(known)}
     plain = {name: value for name, value in row.items() if name not in _LABELS and _is_plain(value)}
     return {"input": _short(", ".join(f"{name} {_value(value)}" for name, value in plain.items()))} if plain else {}
