@@ -146,6 +146,7 @@ def test_every_module_but_three_can_be_imported_without_optional_packages() -> N
         "clearml",
         "comet_ml",
         "dvclive",
+        "trackio",
         "matplotlib",
         "IPython",
     }

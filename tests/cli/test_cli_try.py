@@ -401,8 +401,10 @@ def test_a_kill_comes_after_a_save_and_before_the_end() -> None:
 def test_a_run_reports_to_nobody_and_is_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    monkeypatch.setenv("TRACKIO_SPACE_ID", "me/it")
     found = environment(tmp_path)
-    assert "WORLD_SIZE" not in found
+    assert found.keys() & {"WORLD_SIZE", "TRACKIO_SPACE_ID"} == set()
+    assert found["TRACKIO_DIR"] == str(tmp_path / "trackers")
     assert (found["CUDA_VISIBLE_DEVICES"], found["WANDB_MODE"]) == ("2", "disabled")
 
 

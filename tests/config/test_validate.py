@@ -1,5 +1,6 @@
 """Every wrong value is refused at construction, and the message names the fix."""
 
+import warnings
 from types import SimpleNamespace
 from typing import Any
 
@@ -147,6 +148,7 @@ def test_backends_by_name() -> None:
         {"ddp_broadcast_buffers": False},
         {"average_tokens_across_devices": False},
         {"trackio_space_id": "me/it"},
+        {"trackio_bucket_id": "me/data", "trackio_static_space_id": "me/done"},
         {"fsdp_config": {}},
     ],
 )
@@ -154,6 +156,13 @@ def test_without_effect_warns_once(values: dict[str, Any]) -> None:
     with pytest.warns(TrainwrightWarning, match="no effect") as caught:
         TrainingArguments("x", **values)
     assert len(caught) == 1
+
+
+def test_what_trackio_reads_acts_where_it_is_chosen() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TrainingArguments("x", report_to="trackio", trackio_space_id="me/it", trackio_static_space_id=False)
+        TrainingArguments("x", trackio_static_space_id=False)
 
 
 def test_auto_find_batch_size_is_an_alias() -> None:

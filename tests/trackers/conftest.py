@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-_SERVICES = ("WANDB_", "COMET_", "AIM_", "MLFLOW_", "CLEARML_", "DVC")
+_SERVICES = ("WANDB_", "COMET_", "AIM_", "MLFLOW_", "CLEARML_", "DVC", "TRACKIO_")
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import struct
+import subprocess
+import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator
@@ -201,6 +204,43 @@ def read_dvclive(folder: Path) -> Stored:
     return found
 
 
+#: The package reads at import where to look, so this is a process of its own.
+_READ_TRACKIO = """
+import json, pathlib, sys, trackio
+from trackio.sqlite_storage import SQLiteStorage
+found = []
+for database in pathlib.Path(sys.argv[1]).glob("*.db"):
+    for run in trackio.Api().runs(database.stem):
+        logs = SQLiteStorage.get_logs(database.stem, run_id=run.id)
+        artifacts = SQLiteStorage.get_run_artifacts(database.stem, run.name, run.id)["output"]
+        about = {"id": run.id, "name": run.name, "config": run.config, "project": database.stem}
+        found.append({**about, "alerts": run.alerts(), "logs": logs, "artifacts": artifacts})
+print(json.dumps(found))
+"""
+
+
+def trackio_runs(place: Path) -> list[dict[str, Any]]:
+    """Every run that a folder of Trackio's holds."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _READ_TRACKIO, str(place)],
+        env={**os.environ, "TRACKIO_DIR": str(place)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+def read_trackio(folder: Path) -> Stored:
+    (run,) = trackio_runs(folder / "trackio")
+    found = Stored(run["id"], run["name"], run["alerts"][0]["title"], set(run["config"]["tags"]), run["config"])
+    for row in run["logs"]:
+        for tag, value in row.items():
+            if isinstance(value, dict):
+                found.files.add(tag)
+            elif tag not in ("timestamp", "step"):
+                found.add(tag, row["step"], value)
+    found.files |= {artifact["name"] for artifact in run["artifacts"]}
+    return found
+
+
 def read_jsonl(folder: Path) -> Stored:
     lines = [json.loads(line) for line in (folder / "tracker.jsonl").read_text().splitlines()]
     found = Stored(name=lines[0]["name"], tags=set(lines[0]["tags"]), config=lines[0]["config"])
@@ -221,6 +261,7 @@ READERS: dict[str, Callable[[Path], Stored]] = {
     "mlflow": read_mlflow,
     "clearml": read_clearml,
     "dvclive": read_dvclive,
+    "trackio": read_trackio,
     "jsonl": read_jsonl,
 }
 #: How each service calls a run that is done, that failed, and that was stopped.

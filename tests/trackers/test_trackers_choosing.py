@@ -75,7 +75,7 @@ def test_addresses_and_paths(text: str, address: str | None) -> None:
 
 
 def test_those_with_a_server() -> None:
-    assert servers() == ["wandb", "comet_ml", "aim", "mlflow", "clearml"]
+    assert servers() == ["wandb", "comet_ml", "aim", "mlflow", "clearml", "trackio"]
     for name in servers():
         tracker: Any = build_tracker(name, {}, server="http://localhost:5000")
         assert tracker.server == "http://localhost:5000"
@@ -83,7 +83,7 @@ def test_those_with_a_server() -> None:
 
 @pytest.mark.parametrize("name", ["tensorboard", "dvclive", "jsonl"])
 def test_a_service_without_a_server_names_those_that_have(name: str, make_args: MakeArgs) -> None:
-    with pytest.raises(ValueError, match=f"{name} has none; wandb, comet_ml, aim, mlflow, clearml have"):
+    with pytest.raises(ValueError, match=f"{name} has none; wandb, comet_ml, aim, mlflow, clearml, trackio have"):
         Trainer(Plain(), make_args(report_to=name, logging_dir="localhost:5075"), train_dataset=classification_rows(4))
 
 
@@ -197,7 +197,7 @@ def test_pictures_are_read_as_they_were() -> None:
 
 
 def test_naming_no_tracker_imports_no_package() -> None:
-    names = "wandb comet_ml aim mlflow clearml dvclive tensorboard torch"
+    names = "wandb comet_ml aim mlflow clearml dvclive trackio tensorboard torch"
     code = f"import sys, trainwright.trackers; print([n for n in {names.split()} if n in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

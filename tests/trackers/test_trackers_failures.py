@@ -109,6 +109,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     # How `mlflow server` tells its application where to store.
     monkeypatch.setenv("_MLFLOW_SERVER_FILE_STORE", f"sqlite:///{folder / 'store.db'}")
     monkeypatch.setenv("_MLFLOW_SERVER_ARTIFACT_ROOT", str(folder / "artifacts"))
+    # Which it sets for the whole process; this way it is gone after the test.
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{folder / 'store.db'}")
     one = Server(folder)
     yield one
     one.stop()
@@ -151,7 +153,12 @@ def test_a_server_that_was_never_there_does_not_stop_the_run(
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("wandb", "WANDB_API_KEY"), ("comet_ml", "COMET_API_KEY"), ("clearml", "CLEARML_API_ACCESS_KEY")],
+    [
+        ("wandb", "WANDB_API_KEY"),
+        ("comet_ml", "COMET_API_KEY"),
+        ("clearml", "CLEARML_API_ACCESS_KEY"),
+        ("trackio", "TRACKIO_WRITE_TOKEN"),
+    ],
 )
 @pytest.mark.slow
 def test_a_server_without_an_account_is_named_before_the_first_step(
@@ -162,7 +169,7 @@ def test_a_server_without_an_account_is_named_before_the_first_step(
         train(args)
 
 
-@pytest.mark.parametrize("name", ["wandb", "comet_ml", "aim", "mlflow", "clearml", "dvclive"])
+@pytest.mark.parametrize("name", ["wandb", "comet_ml", "aim", "mlflow", "clearml", "dvclive", "trackio"])
 def test_a_package_that_is_missing_is_named_before_the_first_step(
     name: str, make_args: MakeArgs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ from trainwright import Trainer, TrainerCallback, TrainingArguments
 MakeArgs = Callable[..., TrainingArguments]
 
 #: Their packages take seconds to import or to begin.
-_SLOW = ("wandb", "comet_ml", "aim", "mlflow", "clearml")
+_SLOW = ("wandb", "comet_ml", "aim", "mlflow", "clearml", "trackio")
 EACH = [pytest.param(name, marks=pytest.mark.slow if name in _SLOW else ()) for name in READERS]
 
 
@@ -174,7 +174,10 @@ def test_a_run_that_fails_and_goes_on_is_one_run(name: str, make_args: MakeArgs)
         assert json.loads((folder / "trackers.json").read_text()) == {name: stored.run_id}
 
 
-@pytest.mark.parametrize("name", ["jsonl", pytest.param("mlflow", marks=pytest.mark.slow)])
+_STOPPED = ["jsonl", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mlflow", "trackio"))]
+
+
+@pytest.mark.parametrize("name", _STOPPED)
 def test_a_run_that_is_interrupted_is_stopped(name: str, make_args: MakeArgs) -> None:
     args = arguments(make_args, [name])
     with pytest.raises(KeyboardInterrupt):
@@ -217,11 +220,12 @@ def test_a_task_that_the_script_opened_is_used_and_left_open(
 
 
 @pytest.mark.slow
-def test_a_new_run_in_the_same_folder_gets_a_new_id(make_args: MakeArgs) -> None:
-    folder = Path(str(train(arguments(make_args, ["mlflow"])).args.output_dir))
-    first = json.loads((folder / "trackers.json").read_text())["mlflow"]
-    train(arguments(make_args, ["mlflow"]))
-    assert json.loads((folder / "trackers.json").read_text())["mlflow"] != first
+@pytest.mark.parametrize("name", ["mlflow", "trackio"])
+def test_a_new_run_in_the_same_folder_gets_a_new_id(name: str, make_args: MakeArgs) -> None:
+    folder = Path(str(train(arguments(make_args, [name])).args.output_dir))
+    first = json.loads((folder / "trackers.json").read_text())[name]
+    train(arguments(make_args, [name]))
+    assert json.loads((folder / "trackers.json").read_text())[name] != first
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import json
 import logging
 import sys
@@ -10,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from trainwright.config.errors import ConfigError
@@ -54,7 +56,9 @@ class Delivery:
         self._missing: set[str] = set()
         self._failures = self._lost = 0
         self._pause = 0.0
-        self._thread = threading.Thread(target=self._work, name=f"trainwright-tracker-{name}", daemon=True)
+        # It sees what the script opened in its own thread, where a package keeps that in the context.
+        work = partial(contextvars.copy_context().run, self._work)
+        self._thread = threading.Thread(target=work, name=f"trainwright-tracker-{name}", daemon=True)
 
     def start(self, run: TrackedRun) -> None:
         """Open the run; what the user must correct is raised here, a service that does not answer is not."""

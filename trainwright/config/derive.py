@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 BUILT_IN_TRACKERS = tuple(name for name in SHIPPED["tracker"] if name != "comet")
 """Ours, in ``trainwright/trackers``; all but "jsonl" are the names of the packages they need."""
-FOREIGN_TRACKERS = ("azure_ml", "codecarbon", "dagshub", "flyte", "kubeflow", "neptune", "swanlab", "trackio")
+FOREIGN_TRACKERS = ("azure_ml", "codecarbon", "dagshub", "flyte", "kubeflow", "neptune", "swanlab")
 """Trackers that are served by transformers' callbacks, where transformers is installed."""
 
 METRIC_SCHEDULES = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)

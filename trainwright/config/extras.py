@@ -31,6 +31,7 @@ EXTRAS = {
     "mlflow": "mlflow",
     "clearml": "clearml",
     "dvclive": "dvclive",
+    "trackio": "trackio",
     "psutil": "monitor",
 }
 #: Packages that no extra brings, by the name that pip knows them by.

@@ -28,7 +28,6 @@ def _all(status: Status, note: str, names: str) -> dict[str, Field]:
     return {name: Field(status, note) for name in names.split()}
 
 
-_TRACKIO = 'only transformers\' Trackio callback reads it, with report_to="trackio"'
 TRACKIO = ("trackio_space_id", "trackio_bucket_id", "trackio_static_space_id")
 _SCRIPT = "a flag for scripts, as in transformers; the Trainer does not read it"
 
@@ -83,10 +82,12 @@ HF: dict[str, Field] = {
         "logging_strategy logging_steps logging_first_step logging_nan_inf_filter log_level disable_tqdm run_name "
         "include_num_input_tokens_seen skip_memory_metrics",
     ),
-    "report_to": Field("acts", "eight trackers are built in; others go through transformers' callbacks"),
+    "report_to": Field("acts", "nine trackers are built in; others go through transformers' callbacks"),
     "project": Field("acts", "the project in trackers"),
     **_all("acts", "what other processes and machines log", "log_level_replica log_on_each_node"),
-    **_all("no effect", _TRACKIO, " ".join(TRACKIO)),
+    "trackio_space_id": Field("acts", 'the Space that report_to="trackio" writes to'),
+    "trackio_bucket_id": Field("acts", "the bucket with the data of Trackio's Space"),
+    "trackio_static_space_id": Field("acts", "what Trackio shows becomes this public Space when training is done"),
     **_all(
         "acts",
         "reading data",

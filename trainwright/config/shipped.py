@@ -76,6 +76,7 @@ SHIPPED: dict[str, dict[str, str]] = {
         "mlflow": "trainwright.trackers.mlflow:MlflowTracker",
         "clearml": "trainwright.trackers.clearml:ClearmlTracker",
         "dvclive": "trainwright.trackers.dvclive:DvcliveTracker",
+        "trackio": "trainwright.trackers.trackio:TrackioTracker",
         "jsonl": "trainwright.trackers.jsonl:JsonlTracker",
     },
     "task": {

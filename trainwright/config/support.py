@@ -34,6 +34,9 @@ def warn_without_effect(args: AllFields) -> None:
     """One warning for all arguments that were set and change nothing."""
     idle = [f"`{name}` has no effect: {FIELDS[name].note}" for name in _set_without_effect(args)]
     options = ours(args).tracker_options or ()
+    if "trackio" not in (args.report_to or ()):
+        unread = [name for name in TRACKIO if getattr(args, name) not in _OFF]
+        idle += [f'`{name}` has no effect: it is for report_to="trackio"' for name in unread]
     unused = [name for name in options if name in BUILT_IN_TRACKERS and name not in (args.report_to or ())]
     idle += [f"`tracker_options` for {name} have no effect: it is not in report_to" for name in unused]
     if ours(args).engine == "torch":
@@ -49,8 +52,6 @@ def _set_without_effect(args: AllFields) -> list[str]:
     known = type(args).__dataclass_fields__
     found = []
     for name, field in FIELDS.items():
-        if name in TRACKIO and "trackio" in (args.report_to or ()):
-            continue
         if field.status != "no effect" or name in REMOVED or name not in known or not is_ours(args, name):
             continue
         value = getattr(args, name)

@@ -10,6 +10,7 @@ from typing import Any
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.derive import FOREIGN_TRACKERS
 from trainwright.config.fields import ours
+from trainwright.config.hf_fields import TRACKIO
 from trainwright.config.registry import find, load_object, split_reference, suggestion
 from trainwright.config.run_directory import anchored
 from trainwright.config.shipped import SHIPPED
@@ -25,7 +26,7 @@ def servers() -> list[str]:
     """Names of trackers that can write to a server whose address one gives.
 
     >>> servers()
-    ['wandb', 'comet_ml', 'aim', 'mlflow', 'clearml']
+    ['wandb', 'comet_ml', 'aim', 'mlflow', 'clearml', 'trackio']
     """
     return [name for name in _OURS if name != "comet" and "server" in options_of(tracker_class(name))]
 
@@ -153,4 +154,20 @@ def build_trackers(args: TrainingArguments) -> list[Tracker]:
     assert not isinstance(options, str)
     server = server_address(args.logging_dir) if args.logging_dir else None
     folder = None if server or args.logging_dir is None else str(anchored(args, args.logging_dir))
-    return [build_tracker(spec, options.get(tracker_name(spec)), server=server, logging_dir=folder) for spec in specs]
+    return [
+        build_tracker(
+            spec,
+            {**_of_arguments(args, spec), **options.get(tracker_name(spec), {})},
+            server=server,
+            logging_dir=folder,
+        )
+        for spec in specs
+    ]
+
+
+def _of_arguments(args: TrainingArguments, spec: object) -> dict[str, Any]:
+    """Options that arguments of transformers are, for one of the trackers."""
+    if spec != "trackio":
+        return {}
+    given = {name.removeprefix("trackio_"): getattr(args, name) for name in TRACKIO}
+    return {name: value for name, value in {**given, "private": args.hub_private_repo}.items() if value is not None}

@@ -9,14 +9,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from trainwright.config.extras import is_installed
+
 
 def package(module: str, tracker: str, install: str | None = None) -> Any:
     """The module, or the error that says what to install."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        name = install or module.partition(".")[0]
-        raise ValueError(f"report_to={tracker!r} needs the package {name}: pip install {name}") from error
+        raise _missing(install or module.partition(".")[0], tracker) from error
+
+
+def require(module: str, tracker: str) -> None:
+    """The same error for a package that is imported in another process only."""
+    if not is_installed(module):
+        raise _missing(module, tracker)
+
+
+def _missing(name: str, tracker: str) -> ValueError:
+    return ValueError(f"report_to={tracker!r} needs the package {name}: pip install {name}")
 
 
 def only_errors() -> bool:

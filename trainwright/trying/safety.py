@@ -31,7 +31,9 @@ def environment(folder: str | Path) -> dict[str, str]:
     """Environment of a run: the user's, with trackers switched off, one process and one GPU."""
     found = {name: value for name, value in os.environ.items() if name not in _OF_A_LAUNCHER}
     found |= _QUIET
-    for name in ("MLFLOW_TRACKING_URI", "TENSORBOARD_LOGGING_DIR"):
+    for name in ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"):
+        found.pop(name, None)
+    for name in ("MLFLOW_TRACKING_URI", "TENSORBOARD_LOGGING_DIR", "TRACKIO_DIR"):
         found[name] = str(Path(folder) / "trackers")
     # The order of a set of strings, of labels say, is the same in each run.
     found.setdefault("PYTHONHASHSEED", "0")

@@ -78,14 +78,14 @@ class LogFields:
     """Project (or experiment) of the run in trackers; left as it is, ours use "trainwright"."""
 
     trackio_space_id: str | None = None
-    """Space for Trackio's live page."""
+    """Space that shows the run while it goes on, with report_to="trackio"; unset keeps everything on this machine."""
 
     trackio_bucket_id: str | None = None
-    """Bucket for Trackio's data."""
+    """Bucket for the data of Trackio's Space; unset lets Trackio choose one."""
 
     # Here it must be the None that comes second.
     trackio_static_space_id: str | None | Literal[False] = None  # noqa: RUF036
-    """Read-only Space for Trackio's results; False for none."""
+    """Public Space that Trackio's results become when training is done; unset and False for none."""
 
     include_num_input_tokens_seen: str | bool = "no"
     """Count input tokens: "all", "non_padding" or "no"; true and false mean "all" and "no"."""
