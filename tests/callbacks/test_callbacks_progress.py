@@ -113,7 +113,7 @@ def test_an_early_stop_is_named(make_args: MakeArgs, capsys: pytest.CaptureFixtu
 
     trainer_with(make_args, ProgressCallback(), StopAtFive()).train()
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("stopped at step 5 of 8 after ")
+    assert last.startswith("ended at step 5 of 8 after ")
     assert " s: five is enough  train_loss " in last
 
 

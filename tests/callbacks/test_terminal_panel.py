@@ -60,7 +60,7 @@ def test_the_last_line_says_why_a_run_ended_early(tmp_path: Path) -> None:
     seen = watch(SCRIPT, str(tmp_path / "run"), "stop", columns=150, lines=30)
     assert_never_torn(seen)
     assert_shows_everything(seen)
-    assert seen.last[-1].startswith("stopped at step 16 of 24 after ")
+    assert seen.last[-1].startswith("ended at step 16 of 24 after ")
     assert ": eval_accuracy has not improved since step 8  " in seen.last[-1]
 
 

@@ -78,8 +78,8 @@ def test_the_result_comes_first_and_everything_is_in_one_file(tmp_path: Path) ->
     assert len(page) < 1_000_000
     assert is_harmless(page)
     text = written.markdown.read_text()
-    assert text.startswith("# night-run\n\nfinished: finished at step 20 of 20")
-    assert "| accuracy | 0.95 | best, at step 20 |" in text
+    assert text.startswith("# night-run\n\nfinished at step 20 of 20")
+    assert "| eval_accuracy | 0.95 | best, at step 20 |" in text
 
 
 def test_what_was_asked_for_while_training_is_in_the_report(tmp_path: Path) -> None:

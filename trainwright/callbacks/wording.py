@@ -7,6 +7,7 @@ from typing import Any
 
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.fields import ours
+from trainwright.core.errors import Preempted
 from trainwright.core.main_memory import machine_memory, process_memory
 from trainwright.core.speed import Speed
 from trainwright.core.state import TrainerState
@@ -137,10 +138,12 @@ def closing_line(
     steps, total = state.global_step, state.max_steps
     if steps >= total:
         words = [f"trained {plural(steps - first_step, 'step')} in {duration(took)}"]
-        if args.max_steps > 0:
+        if first_step:
+            words[0] += f", up to step {steps}"
+        elif args.max_steps > 0:
             words[0] += ", all of max_steps"
     else:
-        words = [f"stopped at step {steps} of {total} after {duration(took)}" + (f": {reason}" if reason else "")]
+        words = [f"ended at step {steps} of {total} after {duration(took)}" + (f": {reason}" if reason else "")]
     if "train_loss" in summary:
         words.append(f"train_loss {number(summary['train_loss'])}")
     if state.best_metric is not None and args.metric_for_best_model is not None:
@@ -156,6 +159,8 @@ def failing_line(state: TrainerState, error: BaseException, took: float) -> str:
     >>> failing_line(TrainerState(global_step=5, max_steps=8), ValueError("no such column"), 2.0)
     'ended at step 5 of 8 after 2.0 s: ValueError: no such column'
     """
+    if isinstance(error, (Preempted, KeyboardInterrupt)):
+        return f"stopped at step {state.global_step} of {state.max_steps} after {duration(took)}"
     said = str(error).strip().splitlines()
     words = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
     return f"ended at step {state.global_step} of {state.max_steps} after {duration(took)}: {words}"

@@ -104,6 +104,8 @@ def _train(loaded: Any, *, fresh: bool, force: bool, begins_in: Callable[[Path],
         typer.echo("Nothing was kept of this fast_dev_run. Train with the same command without it.")
         return
     folder = shlex.quote(str(done.folder))
+    if done.report is not None:
+        typer.echo(f"The report is {done.report}: open it in a browser.")
     typer.echo(f"The model is in {done.folder}. Try: {shlex.join(program())} evaluate {folder}")
 
 

@@ -95,7 +95,7 @@ def compare(
         compared = runs_to_compare(folders)
         found = comparison_of(compared, html)
         if html is not None:
-            replace_text(html, html_of(page_of_comparison(compared, found), footer()), by_several=True)
+            replace_text(html, html_of(page_of_comparison(compared, found), footer("compare")), by_several=True)
         if as_json:
             _print_json(found)
             return

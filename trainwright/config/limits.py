@@ -29,13 +29,8 @@ class Limit(NamedTuple):
                 f"{self.argument}={self.value} is a share, and this data does not know how many batches it has: give a "
                 f"number of batches, as in {self.argument}=100."
             )
-        found = int(batches * self.value)
-        if batches and not found:
-            raise ValueError(
-                f"{self.argument}={self.value} of {batches} batches is less than one: give at least {1 / batches:.2g}, "
-                f"or a number of batches, as in {self.argument}=1."
-            )
-        return found
+        # A share of few batches is one at least.
+        return max(int(batches * self.value), 1) if batches else 0
 
 
 def train_limit(args: AllFields) -> Limit | None:

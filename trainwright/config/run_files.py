@@ -84,6 +84,7 @@ class PerformanceLine(TypedDict):
     """
 
     step: int
+    max_steps: Annotated[int, "Where the run ends."]
     time: float
     start: Annotated[float, "When this process began to train: processes of a run are told apart by it."]
     steps: Annotated[int, "Trained since the line before."]

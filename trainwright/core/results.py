@@ -32,6 +32,8 @@ class TrainOutput(_TrainOutput):
     stopped_early: str | None = None
     #: The path of its report.html; None where none was written.
     report: str | None = None
+    #: The step from which it went on, where it was a resume.
+    first_step: int = 0
 
     def __str__(self) -> str:
         return "\n".join(self._sentences())
@@ -46,6 +48,8 @@ class TrainOutput(_TrainOutput):
 
     def _sentences(self) -> list[str]:
         known, words = self.metrics, f"{self.global_step:,} step{'' if self.global_step == 1 else 's'}"
+        if self.first_step:
+            words += f", {self.global_step - self.first_step:,} of them now,"
         if isinstance(runtime := known.get("train_runtime"), (int, float)):
             words += f" in {runtime:,.1f} s"
         words += f", training loss {_short(self.training_loss)}"

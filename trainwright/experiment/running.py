@@ -70,6 +70,8 @@ class Trained:
     stopped_early: str | None = None
     #: A ``fast_dev_run``, of which nothing is there afterwards.
     was_a_try: bool = False
+    #: The path of its report.html, if one was written.
+    report: str | None = None
 
 
 def train(
@@ -189,7 +191,8 @@ def _trained(built: Built, folder: Path) -> Trained:
         built.trainer.save_model()
         if end is not None and built.args.should_save:
             mark_finished(folder, end._replace(has_model=True))
-    return Trained(folder, metrics, built.trainer.state.global_step, output.stopped_early)
+    steps = built.trainer.state.global_step
+    return Trained(folder, metrics, steps, output.stopped_early, report=output.report)
 
 
 def _run(built: Built) -> TrainOutput:

@@ -57,7 +57,7 @@ class LearningRates:
         chosen = sorted({round(place * (count - 1) / max(_LINES - 1, 1)) for place in range(_LINES)}) if count else []
         greatest = max(self.smoothed, default=0.0)
         least = min(0.0, *self.smoothed) if count else 0.0
-        lines = [f"{'learning rate':>13}  {'loss':>10}"]
+        lines = [f"{'learning rate':>13}  {'loss':>10}  (smoothed)"]
         for place in chosen:
             bar = "█" * round(_BAR * (self.smoothed[place] - least) / max(greatest - least, 1e-12))
             lines.append(f"{self.rates[place]:>13.2g}  {self.smoothed[place]:>10.4g}  {bar}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,9 @@ _SMOOTHING = 0.9
 _DIVERGED = 4.0
 #: Steps before anybody is judged.
 _FIRST = 10
+
+#: A loss that falls by fewer times its noise falls by chance.
+_CHANCE = 2.0
 
 #: A copy that trains alone, with nothing that sets rates but us.
 _SETTINGS: dict[str, Any] = {
@@ -102,13 +106,24 @@ def _judged(rates: np.ndarray, growing: _Growing) -> LearningRates:
         rates=[float(rate) for rate in rates[: len(growing.losses)]],
         losses=growing.losses,
         smoothed=[float(loss) for loss in smoothed],
-        suggestion=suggested(rates[:count], smoothed),
+        suggestion=suggested(rates[:count], smoothed, noise_of(growing.losses[:count])),
         has_diverged=growing.has_diverged,
     )
 
 
-def suggested(rates: np.ndarray, smoothed: np.ndarray) -> float | None:
-    """The rate at which the loss falls fastest, before it is least; None where it does not fall.
+def noise_of(losses: Sequence[float]) -> float:
+    """How far losses of neighbouring steps lie apart by chance: the spread of a single one, whatever the trend.
+
+    >>> noise_of([3.0, 2.0, 1.0, 0.0]) < noise_of([3.0, 1.0, 2.0, 0.0])
+    True
+    """
+    bends = np.diff(np.asarray(losses, dtype=np.float64), 2)
+    # Of three normal numbers, weighted 1, -2, 1; half of them lie within 0.674 of the spread.
+    return float(np.median(np.abs(bends)) / math.sqrt(6) / 0.6745) if len(bends) else 0.0
+
+
+def suggested(rates: np.ndarray, smoothed: np.ndarray, noise: float = 0.0) -> float | None:
+    """The rate at which the loss falls fastest, before it is least; None where it falls no more than by chance.
 
     >>> rates = np.geomspace(1e-5, 1, 101)
     >>> falls = 2 - 1 / (1 + (3e-3 / rates) ** 2) + 40 * rates**2
@@ -119,10 +134,12 @@ def suggested(rates: np.ndarray, smoothed: np.ndarray) -> float | None:
         return None
     start = min(_FIRST // 2, len(smoothed) // 10)
     end = start + int(np.argmin(smoothed[start:])) + 1
-    if end - start < 3 or smoothed[end - 1] >= smoothed[start]:
+    if end - start < 3 or smoothed[end - 1] >= smoothed[start] - _CHANCE * noise:
         return None
-    slopes = np.gradient(smoothed[start:end], np.log10(rates[start:end]))
-    return float(f"{rates[start + int(np.argmin(slopes))]:.2g}")
+    # Over a few rates: from one to the next, chance decides.
+    width = min(max(len(smoothed) // 30, 1), (end - start - 1) // 2)
+    falls = smoothed[start + 2 * width : end] - smoothed[start : end - 2 * width]
+    return float(f"{rates[start + width + int(np.argmin(falls))]:.2g}")
 
 
 def _refuse(source: Setup, least: float, greatest: float, steps: int) -> None:

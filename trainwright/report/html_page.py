@@ -43,7 +43,7 @@ header { display: flex; gap: .8rem; align-items: baseline; flex-wrap: wrap; }
 .state.finished { background: #228833; } .state.training { background: #4477aa; } .state.failed { background: #cc3344; }
 .state.stopped, .state.interrupted { background: #b7791f; }
 .said { color: var(--quiet); }
-.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(11rem, 1fr)); gap: .6rem; margin: 1rem 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fill, minmax(9rem, 1fr)); gap: .6rem; margin: 1rem 0; }
 .card { background: var(--card); border-radius: .5rem; padding: .6rem .8rem; }
 .card b { display: block; font-size: 1.25rem; font-weight: 600; overflow-wrap: anywhere; }
 .card span { color: var(--quiet); font-size: .85rem; overflow-wrap: anywhere; }
@@ -52,7 +52,7 @@ img { max-width: 100%; height: auto; }
 table { border-collapse: collapse; font-size: .9rem; margin: .5rem 0; }
 th { text-align: left; color: var(--quiet); font-weight: 500; }
 th, td { padding: .25rem .9rem .25rem 0; vertical-align: top; border-bottom: 1px solid var(--line);
-  overflow-wrap: anywhere; max-width: 34rem; }
+  overflow-wrap: break-word; max-width: 34rem; }
 pre { background: var(--card); border-radius: .5rem; padding: .7rem .9rem; overflow-x: auto; font-size: .85rem; }
 details { margin: .6rem 0; } summary { cursor: pointer; color: var(--quiet); }
 .gallery { display: flex; flex-wrap: wrap; gap: .8rem; }
@@ -64,7 +64,10 @@ details { margin: .6rem 0; } summary { cursor: pointer; color: var(--quiet); }
 .tabs label { cursor: pointer; color: var(--quiet); margin-right: .8rem; font-size: .85rem; }
 .tabs input:checked + label { color: var(--ink); border-bottom: 2px solid #4477aa; }
 .tabs input:focus-visible + label { outline: 2px solid #4477aa; }
-.tabs .tab { display: none; }
+.tabs .tab { display: none; overflow-x: auto; }
+@media (max-width: 34rem) {
+  body { padding: 1rem; } .card b { font-size: 1.05rem; } .cards { grid-template-columns: 1fr 1fr; }
+  .tabs .tab img, section > p > img { max-width: none; width: 34rem; } section > p:has(> img) { overflow-x: auto; } }
 .tabs input:nth-of-type(1):checked ~ .tab:nth-of-type(1), .tabs input:nth-of-type(2):checked ~ .tab:nth-of-type(2),
 .tabs input:nth-of-type(3):checked ~ .tab:nth-of-type(3), .tabs input:nth-of-type(4):checked ~ .tab:nth-of-type(4) {
   display: block; }
@@ -90,13 +93,17 @@ def html_of(page: Page, footer: str = "") -> str:
         # Otherwise browsers ask for /favicon.ico.
         '<link rel="icon" href="data:,">',
         f"<title>{_said(page.title)}</title><style>{_STYLE}</style></head><body>",
-        f'<header><h1>{_said(page.title)}</h1><span class="state {_said(word)}">{_said(word)}</span></header>',
+        f"<header><h1>{_said(page.title)}</h1>{_state(word)}</header>",
         f'<p class="said">{_said(sentence)}</p>',
         *(_section(section, numbers) for section in page.sections),
         page.scripts,
         f"<footer>{_said(footer)}</footer></body></html>\n",
     ]
     return "\n".join(parts)
+
+
+def _state(word: str) -> str:
+    return f'<span class="state {_said(word)}">{_said(word)}</span>' if word else ""
 
 
 def _said(text: object) -> str:

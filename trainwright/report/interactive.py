@@ -12,10 +12,11 @@ from trainwright.config.errors import ConfigError
 from trainwright.plots.curves import thinned
 from trainwright.plots.drawing import COLOURS, plain
 from trainwright.report.blocks import Live, Page, Section
-from trainwright.report.sections.curves import Series, series_of
+from trainwright.report.sections.curves import Series, series_groups
 from trainwright.report.stored_run import StoredRun
 
 _MOST_CURVES, _MOST_POINTS = 24, 4000
+_GRID = {"gridcolor": "rgba(122,128,135,0.25)", "zerolinecolor": "rgba(122,128,135,0.4)"}
 _LOOK = {
     "margin": {"l": 60, "r": 10, "t": 30, "b": 40},
     "height": 320,
@@ -25,6 +26,19 @@ _LOOK = {
     "colorway": list(COLOURS),
     "showlegend": True,
     "hovermode": "x unified",
+}
+#: What one chooses above a drawing.
+_SCALES = {
+    "type": "buttons",
+    "direction": "right",
+    "x": 1,
+    "xanchor": "right",
+    "y": 1.15,
+    "bgcolor": "rgba(0,0,0,0)",
+    "buttons": [
+        {"label": name, "method": "relayout", "args": [{"yaxis.type": kind}]}
+        for name, kind in (("linear", "linear"), ("logarithmic", "log"))
+    ],
 }
 
 
@@ -36,13 +50,10 @@ def with_interactive_curves(page: Page, run: StoredRun) -> Page:
         raise ConfigError(
             "--interactive needs plotly: pip install 'trainwright[interactive]'. Without it the report has pictures."
         ) from None
-    found = series_of(run.metrics)
-    losses = [name for name in found if name == "loss" or (name.startswith("eval_") and name.endswith("loss"))]
-    groups = ([losses] if losses else []) + [[name] for name in found if name not in losses]
-    groups = groups[:_MOST_CURVES]
+    groups = [one for one in series_groups(run) if one][:_MOST_CURVES]
     if not groups:
         return page
-    drawn = {f"curve{place}": _figure([found[name] for name in names]) for place, names in enumerate(groups)}
+    drawn = {f"curve{place}": _figure(series) for place, series in enumerate(groups)}
     # No character of a name can end the script.
     data = json.dumps(drawn).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     draw = (
@@ -57,7 +68,12 @@ def with_interactive_curves(page: Page, run: StoredRun) -> Page:
 def _figure(series: list[Series]) -> dict[str, Any]:
     return {
         "data": [_trace(one) for one in series],
-        "layout": {**_LOOK, "xaxis": {"title": {"text": "step"}}, "yaxis": {"exponentformat": "power"}},
+        "layout": {
+            **_LOOK,
+            "xaxis": {**_GRID, "title": {"text": "step"}},
+            "yaxis": {**_GRID, "exponentformat": "power"},
+            "updatemenus": [_SCALES],
+        },
     }
 
 

@@ -12,8 +12,8 @@ class ListedRun(TypedDict):
 
     folder: Annotated[str, "Below the folder that was asked for."]
     state: Annotated[str, "training, finished, stopped, failed or interrupted."]
-    step: Annotated[int | None, "The newest logged step."]
-    max_steps: Annotated[int | None, "Of a finished run."]
+    step: Annotated[int | None, "The newest that is known."]
+    max_steps: Annotated[int | None, "Where it ends, or was to end."]
     metric: Annotated[str | None, "Name of the last number that says most."]
     last: Annotated[float | None, "Its value; NaN and infinity are null."]
     best_metric: Annotated[str | None, "Name of metric_for_best_model."]

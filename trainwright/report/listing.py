@@ -16,7 +16,7 @@ from trainwright.report.json_forms import ListedRun
 from trainwright.report.lines import last_lines
 from trainwright.report.page import HTML
 from trainwright.report.state import state_of
-from trainwright.report.stored_run import METRICS, is_run, last_logged, main_metric
+from trainwright.report.stored_run import METRICS, PERFORMANCE, is_run, last_logged, main_metric, planned_in
 from trainwright.report.words import ago, shortened, size_of, value_of
 
 #: How far below the folder runs are looked for.
@@ -49,14 +49,15 @@ def listed(folder: Path, root: Path) -> ListedRun:
     """What there is to say of a run in one line."""
     end, owner, checkpoints = read_finished(folder), read_owner(folder), list_checkpoints(folder)
     line = last_logged(last_lines(folder / METRICS, 8192))
+    laps = last_lines(folder / PERFORMANCE) if end is None else []
     asked, best = _best(folder, checkpoints)
     shown = main_metric(line, asked) or (None, None)
-    step = line.get("step")
+    steps = [one["step"] for one in (line, *laps[-1:]) if type(one.get("step")) is int]
     return {
         "folder": _name(folder, root),
         "state": state_of(folder).word,
-        "step": end.step if end is not None else step if isinstance(step, int) else None,
-        "max_steps": None if end is None else end.max_steps,
+        "step": end.step if end is not None else max(steps, default=None),
+        "max_steps": planned_in(laps) if end is None else end.max_steps,
         "metric": shown[0],
         "last": known(shown[1]),
         "best_metric": asked,

@@ -21,7 +21,9 @@ def markdown_of(page: Page) -> str:
     <BLANKLINE>
     """
     word, sentence = page.state
-    parts = [f"# {_said(page.title)}", _said(f"{word}: {sentence}" if sentence else word)]
+    if not sentence.startswith(word):
+        sentence = f"{word}: {sentence}"
+    parts = [f"# {_said(page.title)}", *([_said(sentence)] if sentence else [])]
     for section in page.sections:
         blocks = [text for block in section.blocks if (text := _block(block))]
         if blocks:
@@ -53,7 +55,9 @@ def _block(block: Block) -> str:
             return _table(head, rows)
         case Cards(cards):
             return _table(("", "", ""), cards)
-        case Picture() | Gallery() | Beside() | Folded() | Live():
+        case Gallery(items):
+            return "\n".join(f"- {_said(words)}" for _, words in items)
+        case Picture() | Beside() | Folded() | Live():
             # report.html has them.
             return ""
 

@@ -108,5 +108,5 @@ def refuse_what_is_no_run(folder: Path) -> None:
         raise ConfigError(f"{folder} is not the folder of a run: it has no config.yaml, run.json or metrics.jsonl.")
 
 
-def footer() -> str:
-    return f"Made by trainwright {__version__}, {when(time.time())}. Again with: trainwright report"
+def footer(command: str = "report") -> str:
+    return f"Made by trainwright {__version__}, {when(time.time())}. Again with: trainwright {command}"

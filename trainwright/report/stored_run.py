@@ -133,6 +133,13 @@ class StoredRun:
         return max(steps, default=None) if self.finished is None else self.finished.step
 
     @cached_property
+    def max_steps(self) -> int | None:
+        """Where it ends, or was to end."""
+        if self.finished is not None:
+            return self.finished.max_steps
+        return planned_in(self.performance)
+
+    @cached_property
     def failure(self) -> Entry | None:
         """The event that says that an error ended the run, where that is its state."""
         return failure_in(self.folder) if self.finished is None else None
@@ -161,6 +168,12 @@ def best_in(metric: object, is_greater_better: bool, metrics: list[Entry]) -> tu
     return best
 
 
+def planned_in(performance: list[Entry]) -> int | None:
+    """The number of steps that a run was to have, by its newest line about performance."""
+    found = performance[-1].get("max_steps") if performance else None
+    return found if type(found) is int and found > 0 else None
+
+
 def last_logged(lines: list[Entry]) -> Entry:
     """The newest line of a training or an evaluation; not the summary at its end."""
     return next((line for line in reversed(lines) if "train_loss" not in line), {})
@@ -173,6 +186,10 @@ def main_metric(line: Mapping[str, Any], wanted: object = None) -> tuple[str, fl
         value = number(line.get(name))
         if value is not None:
             return name, value
+    # One of several sets.
+    for name, value in line.items():
+        if name.startswith("eval_") and name.endswith("_loss") and (found := number(value)) is not None:
+            return name, found
     return None
 
 

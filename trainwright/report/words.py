@@ -6,7 +6,7 @@ import math
 import time
 from typing import Any
 
-from trainwright.callbacks.wording import amount, duration
+from trainwright.callbacks.wording import amount, duration, of_total
 
 #: A cell of a table takes no more; files have the rest.
 LONGEST = 600
@@ -73,4 +73,4 @@ def when(seconds: Any) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
-__all__ = ["LONGEST", "ago", "amount", "duration", "rate_of", "shortened", "size_of", "value_of", "when"]
+__all__ = ["LONGEST", "ago", "amount", "duration", "of_total", "rate_of", "shortened", "size_of", "value_of", "when"]

@@ -49,11 +49,12 @@ def note_predictions(setup: Setup, output: EvalLoopOutput, prefix: str) -> None:
         replace_text(folder / FILE, json.dumps(run.details) + "\n")
 
 
+def _as_it_is(number: Any) -> Any:
+    return number
+
+
 def details_of(
-    predictions: Any,
-    labels: Any,
-    names: Callable[[int], list[str]],
-    amount: Callable[[Any], Any] = lambda number: number,
+    predictions: Any, labels: Any, names: Callable[[int], list[str]], amount: Callable[[Any], Any] = _as_it_is
 ) -> dict[str, Any]:
     """Counts and samples of a classification, points of a regression; empty for anything else.
 

@@ -102,7 +102,8 @@ def _note(run: TrainingRun) -> None:
     speed = _speed_over(run, spent.stretch)
     spent.told, spent.stretch = spent.told + spent.stretch.length, Stretch()
     known = {name: _short(value) for name, value in asdict(speed).items() if value is not None}
-    line = {"step": state.global_step, "time": round(time.time(), 3), "start": round(spent.start, 3), **known}
+    where = {"step": state.global_step, "max_steps": state.max_steps}
+    line = {**where, "time": round(time.time(), 3), "start": round(spent.start, 3), **known}
     spent.unwritten.append(json.dumps(line) + "\n")
 
 

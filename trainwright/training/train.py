@@ -123,7 +123,7 @@ def _train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) -
         finally:
             _close(run)
     output = TrainOutput(setup.state.global_step, run.summary["train_loss"], run.summary)
-    output.stopped_early = run.stopped_early
+    output.stopped_early, output.first_step = run.stopped_early, run.first_step
     return output
 
 

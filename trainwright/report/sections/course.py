@@ -23,6 +23,9 @@ _COLOURS = {
 #: Events that come with every run: they stand in a folder.
 _HOUSEKEEPING = {"saved", "deleted", "acceleration"}
 _MOST_EVENTS = 200
+_HEAD = ("step", "when", "what", "")
+#: When it happened, and the cells of its line.
+Row = tuple[float, tuple[str, str, str, str]]
 
 
 def time_section(run: StoredRun) -> Section:
@@ -39,7 +42,8 @@ def time_section(run: StoredRun) -> Section:
     ]
     again = [start for start, step in starts_of(run.laps) if step]
     if again:
-        blocks.append(Text(f"It was started again {len(again)} times; steps that were done again count as such."))
+        times = "once" if len(again) == 1 else f"{len(again)} times"
+        blocks.append(Text(f"It was started again {times}; steps that were done again count as such."))
     return Section("Where the time went", blocks)
 
 
@@ -100,25 +104,24 @@ def events_section(run: StoredRun) -> Section:
     if not run.events:
         return Section("What happened")
     telling = [event for event in run.events if event.get("kind") not in _HOUSEKEEPING]
-    blocks: list[Block] = []
+    restarts = _restarts(run)
     counts = Counter(str(event.get("kind"))[:40] for event in run.events)
-    blocks.append(Text(", ".join(f"{name.replace('_', ' ')} {times}x" for name, times in counts.most_common(20))))
-    shown = _rows(run, telling)
+    words = [f"{name.replace('_', ' ')} {times}x" for name, times in counts.most_common(20)]
+    if restarts:
+        words.append(f"started again {len(restarts)}x")
+    blocks: list[Block] = [Text(", ".join(words))]
+    shown = sorted([*_rows(telling), *restarts], key=lambda row: row[0])
     if shown:
-        blocks.append(Table(("step", "when", "what", ""), shown[-_MOST_EVENTS:]))
+        blocks.append(Table(_HEAD, [row for _, row in shown[-_MOST_EVENTS:]]))
     kept = [event for event in run.events if event.get("kind") in _HOUSEKEEPING]
     if kept:
-        blocks.append(
-            Folded(
-                f"Saves and other housekeeping ({len(kept)})",
-                [Table(("step", "when", "what", ""), _rows(run, kept[-_MOST_EVENTS:]))],
-            )
-        )
+        table = Table(_HEAD, [row for _, row in _rows(kept[-_MOST_EVENTS:])])
+        blocks.append(Folded(f"Saves and other housekeeping ({len(kept)})", [table]))
     return Section("What happened", blocks)
 
 
-def _rows(run: StoredRun, events: list[Entry]) -> list[tuple[str, str, str, str]]:
-    rows = [
+def _rows(events: list[Entry]) -> list[Row]:
+    return [
         (
             number(event.get("time")) or 0.0,
             (
@@ -130,9 +133,11 @@ def _rows(run: StoredRun, events: list[Entry]) -> list[tuple[str, str, str, str]
         )
         for event in events
     ]
-    rows += [
+
+
+def _restarts(run: StoredRun) -> list[Row]:
+    return [
         (start, (str(step), when(start), "started again", f"by another process, from step {step}"))
         for start, step in starts_of(run.laps)
-        if step and events and any(event.get("kind") not in _HOUSEKEEPING for event in events)
+        if step
     ]
-    return [row for _, row in sorted(rows, key=lambda row: row[0])]

@@ -57,23 +57,53 @@ def series_of(lines: Sequence[Entry]) -> dict[str, Series]:
     return found
 
 
+@dataclass(frozen=True)
+class Logged:
+    """What was logged, by what it says."""
+
+    losses: list[Series]
+    #: Losses of classes or sources: ``log_loss_per``.
+    groups: list[Series]
+    metrics: list[Series]
+    #: The learning rate and the gradient norm.
+    driven: list[Series]
+    others: list[Series]
+
+    @classmethod
+    def of(cls, run: StoredRun) -> Logged:
+        found = series_of(run.metrics)
+        evaluated = [one for name, one in found.items() if name.startswith("eval_")]
+        # The loss of training first: it keeps its colour.
+        losses = [*([found["loss"]] if "loss" in found else []), *(one for one in evaluated if _is_loss(one))]
+        metrics = [one for one in evaluated if not _is_loss(one)]
+        driven = [found[name] for name in ("learning_rate", "grad_norm") if name in found]
+        groups = [one for name, one in found.items() if name.startswith("loss/")][:_MOST_GROUPS]
+        shown = {one.name for one in (*losses, *metrics, *driven, *groups)}
+        return cls(losses, groups, metrics, driven, [one for name, one in found.items() if name not in shown])
+
+
+def _is_loss(series: Series) -> bool:
+    return series.name.endswith("loss")
+
+
+def series_groups(run: StoredRun) -> list[list[Series]]:
+    """Everything that has a curve; each list belongs into one drawing."""
+    logged = Logged.of(run)
+    single = [*logged.metrics, *logged.driven, *_speed(run), *logged.others]
+    return [logged.losses, logged.groups, *([one] for one in single)]
+
+
 def curve_section(run: StoredRun) -> Section:
     """Loss and metrics first, then what drives them, then the rest in a folder."""
-    found, axes = series_of(run.metrics), Axes.of(run.laps)
-    losses = [name for name in found if name == "loss" or (name.startswith("eval_") and name.endswith("loss"))]
-    metrics = [name for name in found if name.startswith("eval_") and name not in losses]
-    driven = [name for name in ("learning_rate", "grad_norm") if name in found]
-    groups = [name for name in found if name.startswith("loss/")]
-    others = [name for name in found if name not in {*losses, *metrics, *driven, *groups[:_MOST_GROUPS]}]
+    logged, axes = Logged.of(run), Axes.of(run.laps)
     blocks: list[Block] = []
-    if losses:
-        blocks.append(_against_all([found[name] for name in losses[:6]], axes, "loss"))
-    if groups:
-        # Of classes or sources: log_loss_per.
-        blocks.append(_against_all([found[name] for name in groups[:_MOST_GROUPS]], axes, "loss of each group"))
-    blocks += [_against_all([found[name]], axes, name) for name in metrics[:_OPEN]]
-    small = [*(_plain(found[name], log=name == "grad_norm") for name in driven), *_speed(run)]
-    rest = [_plain(found[name]) for name in [*metrics[_OPEN:], *others][:_MOST]]
+    if logged.losses:
+        blocks.append(_against_all(logged.losses[:6], axes, "loss"))
+    if logged.groups:
+        blocks.append(_against_all(logged.groups, axes, "loss of each group"))
+    blocks += [_against_all([one], axes, one.name) for one in logged.metrics[:_OPEN]]
+    small = [*(_plain(one, log=one.name == "grad_norm") for one in logged.driven), *map(_plain, _speed(run))]
+    rest = [_plain(one) for one in [*logged.metrics[_OPEN:], *logged.others][:_MOST]]
     blocks = [block for block in blocks if not isinstance(block, Picture) or _is_drawn(block)]
     if small := [picture for picture in small if _is_drawn(picture)]:
         blocks.append(Beside(small))
@@ -121,12 +151,12 @@ def _plain(series: Series, *, log: bool = False) -> Picture:
     return Picture(_alt([series], series.name), [("step", curves([line], size=_HALF, log=log, smooth=True))])
 
 
-def _speed(run: StoredRun) -> list[Picture]:
-    """Throughput and memory, by step."""
+def _speed(run: StoredRun) -> list[Series]:
+    """Throughput, memory and MFU, by step."""
     kept = [lap for lap in kept_and_redone(run.laps)[0] if lap.steps]
     lines, steps = [lap.line for lap in kept], np.array([lap.step for lap in kept], dtype=np.float64)
     rates = ((f"{unit} per second", column(lines, f"{unit}_per_second")) for unit in ("tokens", "samples", "steps"))
     throughput = next((found for found in rates if np.isfinite(found[1]).sum() > 1), None)
     others = [("memory in GiB", column(lines, "memory") / 2**30), ("MFU in %", column(lines, "mfu") * 100)]
     drawn = [one for one in [throughput, *others] if one is not None and np.isfinite(one[1]).sum() > 1]
-    return [_plain(Series(name, steps, values)) for name, values in drawn]
+    return [Series(name, steps, values) for name, values in drawn]

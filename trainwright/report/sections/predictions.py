@@ -46,8 +46,11 @@ def _classification(found: dict[str, Any]) -> list[Block]:
         blocks.append(Text(f"{right:,} of {total:,} predictions are right{_at(found)}."))
         alt = f"Confusion matrix of {len(words)} classes, {right} of {total} on its diagonal"
         blocks.append(Picture(alt, [("", matrix(words, counts))]))
+        blocks.append(
+            Table(("class", "samples", "found (recall)", "right when said (precision)"), _classes(words, counts))
+        )
         if rows := _mistakes(words, counts):
-            blocks.append(Table(("true", "predicted", "times"), rows))
+            blocks += [Text("Taken for another most often:"), Table(("true", "predicted", "times"), rows)]
     blocks += _samples(found.get("worst"), "With the greatest loss:")
     blocks += _samples(found.get("examples"), "Samples with their predictions:")
     return blocks
@@ -60,6 +63,16 @@ def _counts(value: object) -> list[list[int]]:
     rows = [row for row in value if isinstance(row, list) and len(row) == len(value)]
     is_whole = len(rows) == len(value) and all(type(one) is int and 0 <= one < 2**53 for row in rows for one in row)
     return rows if is_whole else []
+
+
+def _classes(names: list[str], counts: list[list[int]]) -> list[tuple[str, ...]]:
+    """How many there are of each class, and how often it is found, and right."""
+    rows = []
+    for place, name in enumerate(names[:40]):
+        there, said, both = sum(counts[place]), sum(row[place] for row in counts), counts[place][place]
+        shares = [f"{both / total:.1%}" if total else "" for total in (there, said)]
+        rows.append((shortened(name, 80), f"{there:,}", *shares))
+    return rows
 
 
 def _mistakes(names: list[str], counts: list[list[int]]) -> list[tuple[str, str, str]]:

@@ -58,7 +58,7 @@ def environment_section(run: StoredRun) -> Section:
     """Hardware, packages, model, data and commit."""
     rows: list[tuple[str, str]] = []
     for name, value in run.environment.items():
-        if name in ("command", "packages"):
+        if name in ("command", "packages", "transformers_trainer"):
             continue
         if isinstance(value, dict):
             rows += [(f"{name}: {key}", value_of(each)) for key, each in list(value.items())[:20] if each]
@@ -84,8 +84,9 @@ def reproduce_section(run: StoredRun) -> Section:
     if not lines:
         return Section("How to do it again")
     seed = run.config.get("seed")
-    text = "With the same packages, hardware and data the numbers come out the same"
-    words = f"{text}; the seed was {value_of(seed)}." if seed is not None else f"{text}."
+    words = "With the same packages, hardware, data and first weights the numbers come out the same."
+    if seed is not None:
+        words += f" The seed was {value_of(seed)}; a model that a script makes before its Trainer needs one of its own."
     dirty = isinstance(git, dict) and git.get("dirty")
     if dirty:
         words += " The code had changes that are in no commit."
