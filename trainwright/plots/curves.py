@@ -68,7 +68,9 @@ def curves(
             axes.set_yscale("log")
             # The usual one writes mathematics.
             axes.yaxis.set_major_formatter(lambda value, place: f"{value:g}")
-            axes.yaxis.set_minor_formatter(lambda value, place: f"{value:g}" if f"{value:e}"[0] in "25" else "")
+            # Over few powers of ten, numbers between them too.
+            between = "25" if values.max() < 100 * values.min() else ""
+            axes.yaxis.set_minor_formatter(lambda value, place: f"{value:g}" if f"{value:e}"[0] in between else "")
             axes.tick_params(axis="y", which="minor", labelsize=7)
         axes.set_xlabel(plain(x_label))
         axes.set_ylabel(plain(y_label))

@@ -67,7 +67,7 @@ def _counts(value: object) -> list[list[int]]:
 
 def _classes(names: list[str], counts: list[list[int]]) -> list[tuple[str, ...]]:
     """How many there are of each class, and how often it is found, and right."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for place, name in enumerate(names[:40]):
         there, said, both = sum(counts[place]), sum(row[place] for row in counts), counts[place][place]
         shares = [f"{both / total:.1%}" if total else "" for total in (there, said)]
