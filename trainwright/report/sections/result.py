@@ -42,7 +42,7 @@ def _metric_cards(run: StoredRun) -> list[tuple[str, str, str]]:
         cards.append((_key(run.config.get("metric_for_best_model")), value_of(value), where))
     last = last_logged(run.metrics)
     deciding = main_metric(_newest_evaluation(run) or last)
-    if deciding is not None and run.best is None:
+    if deciding is not None and run.best is None and deciding[0].startswith("eval_"):
         cards.append((deciding[0], value_of(deciding[1]), "last"))
     losses = column(run.metrics, "loss")
     if len(losses := losses[np.isfinite(losses)]):
