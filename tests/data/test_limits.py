@@ -150,8 +150,11 @@ def test_a_share_of_an_unknown_number_is_refused(tmp_path: Path) -> None:
         trainer_of(tmp_path, Stream(), limit_train_batches=0.5, max_steps=3).train()
     with pytest.raises(ValueError, match=r"limit_eval_batches=0\.5 is a share"):
         trainer_of(tmp_path, None, limit_eval_batches=0.5).evaluate(Stream())
-    with pytest.raises(ValueError, match=r"less than one: give at least 0\.1"):
-        trainer_of(tmp_path, classification_rows(40), limit_train_batches=0.01).train()
+
+
+def test_a_share_of_few_batches_is_one_at_least(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, classification_rows(40), limit_train_batches=0.01, num_train_epochs=1)
+    assert trainer.train().global_step == 1
 
 
 class Evaluated(TrainerCallback):

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from tests.looking.test_show_batch import trainer_of
 from tests.models import Plain, classification_rows, tiny_llama, token_rows
 from trainwright.looking.found_rates import LearningRates
-from trainwright.looking.rates import suggested
+from trainwright.looking.rates import noise_of, suggested
 
 
 def test_operations_are_those_of_a_step(tmp_path: Path) -> None:
@@ -118,3 +118,12 @@ def test_whatever_the_losses_a_suggestion_is_one_of_the_rates_that_were_tried(lo
     found = suggested(rates, np.asarray(losses))
     assert found is None or rates[0] * 0.9 <= found <= rates[-1] * 1.1
     str(LearningRates(list(rates), losses, losses, found, False))
+
+
+@given(st.integers(0, 10_000))
+@settings(max_examples=50)
+def test_a_loss_that_only_scatters_suggests_nothing(seed: int) -> None:
+    losses = 0.69 + 0.05 * np.random.default_rng(seed).standard_normal(100)
+    smoothed = np.convolve(losses, np.full(10, 0.1))[:100]
+    smoothed[:10] = [losses[: i + 1].mean() for i in range(10)]
+    assert suggested(np.geomspace(1e-7, 1, 100), smoothed, noise_of(losses.tolist())) is None

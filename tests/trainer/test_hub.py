@@ -92,6 +92,9 @@ def test_push_to_hub_writes_a_card_and_save_model_pushes(
     card = (folder / "README.md").read_text()
     assert "trainwright" in card
     assert "learning_rate" in card
+    # What a run notes of its data and its machine stays here.
+    for name in ("report.html", "evaluation.json", "samples.jsonl", "env.json", "events.jsonl"):
+        assert all(name in options["ignore_patterns"] for options in uploads)
     # Folders of one's own machine are for nobody else.
     assert f"{folder.parent}/" not in card
     assert not [p for p in folder.rglob("*") if p.is_file() and b"hf_secret_canary_value" in p.read_bytes()]

@@ -108,3 +108,42 @@ def test_what_cannot_be_told_apart_is_said_once_or_refused(make_args: Make, capl
 
     with pytest.raises(ValueError, match="return_outputs"):
         Own(Plain(), make_args(log_loss_per="class"), train_dataset=classification_rows(8)).train()
+
+
+class Spread(torch.nn.Module):
+    """Two outputs for each number that it learns: its mean and how sure it is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 2)
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        out = self.layer(x)
+        return {"loss": F.gaussian_nll_loss(out[:, 0], labels, out[:, 1].exp()), "logits": out}
+
+
+class ManyLabels(Spread):
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        out = self.layer(x)
+        return {"loss": F.binary_cross_entropy_with_logits(out, labels), "logits": out}
+
+
+@pytest.mark.parametrize(
+    ("kind", "label"), [(Spread, torch.tensor(0.5)), (ManyLabels, torch.tensor([1.0, 0.0]))], ids=["nll", "many"]
+)
+def test_what_has_a_loss_of_another_kind_is_left_out_and_trained(
+    kind: type[Spread], label: torch.Tensor, make_args: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"x": torch.randn(6), "labels": label} for _ in range(8)]
+    trainer = trained(make_args, kind(), with_sources(rows), log_loss_per="source")
+    assert groups_of(trainer) == {}
+    assert "log_loss_per='source' is left out: " in caplog.text
+
+
+def test_labels_of_another_kind_of_whole_number_are_read(make_args: Make) -> None:
+    class Casts(Plain):
+        def forward(self, x: torch.Tensor, labels: Any = None, **kwargs: Any) -> Any:
+            return super().forward(x, labels.long(), **kwargs)
+
+    rows = [{**row, "labels": row["labels"].int()} for row in classification_rows(12)]
+    assert len(groups_of(trained(make_args, Casts().float(), rows, log_loss_per="class"))) == 3

@@ -120,3 +120,23 @@ def test_what_it_cannot_do_is_said_once_and_never_ends_a_training(
     assert sum("SamplePredictions is switched off" in record.message for record in caplog.records) == 1
     with pytest.raises(ValueError, match="1 to 64"):
         SamplePredictions(0)
+
+
+def test_columns_that_the_model_does_not_take_end_no_samples_and_same_inputs_stay_apart(
+    make_args: Make, tmp_path: Path
+) -> None:
+    """Such a data set is made anew, without them, for each evaluation."""
+    import datasets
+
+    rows = classification_rows(8)
+    columns = {
+        "x": [[1.0] * 6] * 8,
+        "labels": [int(row["labels"]) for row in rows],
+        "note": ["not for the model"] * 8,
+    }
+    data = datasets.Dataset.from_dict(columns).with_format("torch", columns=["x", "labels"], output_all_columns=True)
+    trained(make_args, Plain().float(), data, SamplePredictions(3))
+    lines = samples(tmp_path)
+    assert [(line["step"], line["sample"]) for line in lines] == [(2, 0), (2, 1), (2, 2), (4, 0), (4, 1), (4, 2)]
+    assert len({line["input"] for line in lines}) == 1
+    assert [line["label"] for line in lines[:3]] == [line["label"] for line in lines[3:]]

@@ -100,7 +100,8 @@ def log_line(logs: Mapping[str, Any], state: TrainerState, *, pace: str = "", ma
         words.append(slow)
     if pace:
         words.append(pace)
-    return "  ".join(words)
+    # Names and texts are anybody's, and a terminal obeys some characters.
+    return "".join(c if c.isprintable() else "?" for c in "  ".join(words))
 
 
 def _straggler(logs: Mapping[str, Any]) -> str:

@@ -56,9 +56,11 @@ def lr_find(
     """Try growing learning rates on a copy of the model, and say at which one the loss falls fastest."""
     with outcome():
         from trainwright.config.loading import load_experiment
-        from trainwright.core.files import replace_text
+        from trainwright.core.files import writing_there
         from trainwright.experiment.looking import lr_find as find_rate
 
+        if picture is not None and picture.is_dir():
+            raise ConfigError(f"command line: --picture {picture}: that is a folder; give the name of a file.")
         if picture is not None and not picture.absolute().parent.is_dir():
             raise ConfigError(f"command line: --picture {picture}: there is no such folder.")
         import_files(imports)
@@ -67,7 +69,8 @@ def lr_find(
         if picture is not None:
             if not found.picture:
                 raise ConfigError("command line: --picture is drawn by matplotlib: pip install matplotlib")
-            replace_text(picture, found.picture)
+            with writing_there(picture) as file:
+                file.write(found.picture.encode())
     typer.echo(json.dumps(found.as_dict(), indent=2) if as_json else str(found))
     if not as_json and found.suggestion is not None:
         typer.echo(f"Train with it: training.learning_rate={found.suggestion:g}")

@@ -81,7 +81,8 @@ def compare(
 ) -> None:
     """Runs next to each other: settings that differ, numbers, and with --html their curves."""
     with outcome():
-        from trainwright.core.files import replace_text
+        from trainwright.config.errors import ConfigError
+        from trainwright.core.files import writing_there
         from trainwright.report.comparing import (
             comparison_of,
             names_of,
@@ -92,10 +93,14 @@ def compare(
         from trainwright.report.html_page import html_of
         from trainwright.report.page import footer
 
+        if html is not None and (html.is_dir() or not html.absolute().parent.is_dir()):
+            what = "that is a folder" if html.is_dir() else "there is no such folder"
+            raise ConfigError(f"command line: --html {html}: {what}; give the name of a file.")
         compared = runs_to_compare(folders)
         found = comparison_of(compared, html)
         if html is not None:
-            replace_text(html, html_of(page_of_comparison(compared, found), footer("compare")), by_several=True)
+            with writing_there(html) as file:
+                file.write(html_of(page_of_comparison(compared, found), footer("compare")).encode())
         if as_json:
             _print_json(found)
             return

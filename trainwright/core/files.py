@@ -76,6 +76,17 @@ def append_text(path: Path, text: str) -> None:
         file.write(text)
 
 
+@contextlib.contextmanager
+def writing_there(path: Path) -> Iterator[BinaryIO]:
+    """Write where a user has pointed: whole or not at all into a file, also one behind a link; a device stays one."""
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
+    else:
+        with replacing(path.resolve()) as file:
+            yield file
+
+
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     """Open a file that is no pipe or device and, to be written, no link; ``OSError`` for those, without waiting."""
     safely = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from trainwright.config.errors import ConfigError
 from trainwright.config.extras import install, is_installed
-from trainwright.core.files import replacing
+from trainwright.core.files import replacing, writing_there
 from trainwright.experiment.predictions import flat
 
 #: Endings that mean something else than the lines of JSON that any other ending gets.
@@ -65,12 +65,12 @@ def write_rows(path: Path, rows: list[dict[str, Any]], *, is_ours: bool) -> None
 
 @contextmanager
 def _place(path: Path, is_ours: bool) -> Iterator[BinaryIO]:
-    if not is_ours and path.exists() and not path.is_file():
-        with path.open("wb") as file:
+    if is_ours:
+        with replacing(path) as file:
             yield file
-        return
-    with replacing(path if is_ours else path.resolve()) as file:
-        yield file
+    else:
+        with writing_there(path) as file:
+            yield file
 
 
 def csv_text(rows: Iterable[dict[str, Any]]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from trainwright.plots.drawing import COLOURS, drawing, drawn, plain, svg_of
+from trainwright.plots.drawing import COLOURS, FAR, drawing, drawn, plain, svg_of
 
 
 @drawn
@@ -64,7 +64,7 @@ def matrix(names: Sequence[str], counts: Sequence[Sequence[float]]) -> str:
 def scatter(x: Sequence[float], y: Sequence[float], *, x_label: str, y_label: str, diagonal: bool = False) -> str:
     """Points, with the line on which both are equal if asked for."""
     across, up = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    known = np.isfinite(across) & np.isfinite(up)
+    known = (np.abs(across) < FAR) & (np.abs(up) < FAR)
     across, up = across[known], up[known]
     if len(across) < 2:
         return ""
@@ -83,12 +83,17 @@ def scatter(x: Sequence[float], y: Sequence[float], *, x_label: str, y_label: st
 def histogram(values: Sequence[float], *, x_label: str) -> str:
     """How often which values occur."""
     numbers = np.asarray(values, dtype=np.float64)
-    numbers = numbers[np.isfinite(numbers)]
+    numbers = numbers[np.abs(numbers) < FAR]
     if len(numbers) < 2:
         return ""
+    low, high = float(numbers.min()), float(numbers.max())
+    # Numbers that are the same but for rounding leave no room for bins.
+    room = max(abs(low), abs(high), 1e-30) * 1e-6
+    if high - low < room:
+        low, high = low - room, high + room
     with drawing(4.4, 3.2) as figure:
         axes = figure.add_subplot()
-        axes.hist(numbers, bins=30, color=COLOURS[0])
+        axes.hist(numbers, bins=30, range=(low, high), color=COLOURS[0])
         axes.set_xlabel(plain(x_label))
         axes.set_ylabel("samples")
         return svg_of(figure)

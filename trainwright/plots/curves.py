@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trainwright.plots.drawing import COLOURS, drawing, drawn, plain, svg_of
+from trainwright.plots.drawing import COLOURS, FAR, drawing, drawn, plain, svg_of
 
 #: More points than that are drawn on top of each other: of each group of neighbours the least and the greatest stay.
 MOST_POINTS = 480
@@ -29,7 +29,7 @@ class Line:
 
     def finite(self) -> tuple[np.ndarray, np.ndarray]:
         x, y = np.asarray(self.x, dtype=np.float64), np.asarray(self.y, dtype=np.float64)
-        known = np.isfinite(x) & np.isfinite(y) & (np.abs(y) < 1e200) & (np.abs(x) < 1e200)
+        known = np.isfinite(x) & np.isfinite(y) & (np.abs(y) < FAR) & (np.abs(x) < FAR)
         return x[known], y[known]
 
 

@@ -17,6 +17,8 @@ Options = ParamSpec("Options")
 
 #: Told apart also by people who see few colours (Paul Tol's "bright").
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#999999")
+#: Numbers beyond it are drawn by nobody.
+FAR = 1e200
 #: Read on white and on black.
 _INK = "#7a8087"
 _SETTINGS: dict[str, Any] = {

@@ -6,12 +6,13 @@ import gc
 import json
 import math
 import os
-import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from trainwright.core.files import open_regular
 
 #: A million logged steps are half of it.
 LARGEST = 512 * 2**20
@@ -37,21 +38,20 @@ def last_lines(path: Path, size: int = 4096) -> list[Entry]:
 
 def _tail(path: Path, size: int) -> bytes:
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        descriptor = open_regular(path)
+        with os.fdopen(descriptor, "rb") as file:
+            length = os.fstat(descriptor).st_size
+            if length > size:
+                file.seek(length - size)
+                file.readline()
+            return file.read(size)
     except OSError:
         return b""
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            return b""
-        if status.st_size > size:
-            file.seek(status.st_size - size)
-            file.readline()
-        return file.read(size)
 
 
 def _objects(text: bytes) -> list[Entry]:
-    lines = text.splitlines()
+    # A line that was cut off could go on in the next one.
+    lines = [line for line in text.splitlines() if line.startswith(b"{") and line.rstrip().endswith(b"}")]
     collects = gc.isenabled()
     # Hundreds of thousands of new dicts have the collector look through all of them again and again.
     gc.disable()

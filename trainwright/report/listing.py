@@ -11,6 +11,8 @@ from typing import Any
 
 from trainwright.checkpoint.directory import list_checkpoints
 from trainwright.checkpoint.identity import read_owner
+from trainwright.core.files import open_regular
+from trainwright.core.finished import FILE as FINISHED
 from trainwright.core.finished import read_finished
 from trainwright.report.json_forms import ListedRun
 from trainwright.report.lines import last_lines
@@ -48,7 +50,8 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
 def listed(folder: Path, root: Path) -> ListedRun:
     """What there is to say of a run in one line."""
     end, owner, checkpoints = read_finished(folder), read_owner(folder), list_checkpoints(folder)
-    line = last_logged(last_lines(folder / METRICS, 8192))
+    # A line may be longer than most files' last kilobytes.
+    line = last_logged(last_lines(folder / METRICS, 8192) or last_lines(folder / METRICS, 2**18))
     laps = last_lines(folder / PERFORMANCE) if end is None else []
     asked, best = _best(folder, checkpoints)
     shown = main_metric(line, asked) or (None, None)
@@ -82,7 +85,9 @@ def _best(folder: Path, checkpoints: list[Path]) -> tuple[str | None, float | No
     """Which metric decides, and its best value: from the beginnings of two files, without reading them whole."""
     asked = _METRIC.search(_head(folder / "config.yaml", 16_384))
     name = asked[1].decode("utf-8", "replace").strip() if asked is not None else "null"
-    for place in [folder, *checkpoints[-1:]]:
+    # A run that goes on, or was killed, has the record of an earlier end in its folder.
+    is_over = (folder / FINISHED).is_file()
+    for place in [folder, *checkpoints[-1:]] if is_over else [*checkpoints[-1:], folder]:
         found = _BEST.search(_head(place / "trainer_state.json", 4096))
         if found is not None:
             return (None if name == "null" else name), known(_number(found[1]))
@@ -99,14 +104,10 @@ def _number(text: bytes) -> float | None:
 
 def _head(path: Path, size: int) -> bytes:
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        with os.fdopen(open_regular(path), "rb") as file:
+            return file.read(size)
     except OSError:
         return b""
-    with os.fdopen(descriptor, "rb") as file:
-        try:
-            return file.read(size)
-        except OSError:
-            return b""
 
 
 def _active(folder: Path) -> float | None:

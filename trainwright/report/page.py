@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from trainwright.config.errors import ConfigError
 from trainwright.core.files import replace_text
-from trainwright.report.blocks import Page
+from trainwright.report.blocks import Page, Section, Text
 from trainwright.report.html_page import html_of
 from trainwright.report.markdown_page import markdown_of
 from trainwright.report.sections.course import acceleration_section, events_section, profile_section, time_section
@@ -27,6 +29,8 @@ from trainwright.report.words import when
 from trainwright.version import __version__
 
 HTML, MARKDOWN = "report.html", "report.md"
+_MISSING = "A part that is missing"
+logger = logging.getLogger("trainwright")
 _SECTIONS = (
     result,
     tables_section,
@@ -53,8 +57,10 @@ _FOR_A_CARD = (
     environment_section,
     reproduce_section,
 )
-#: Folders of an absolute path, but not those of an address.
-_PLACES = re.compile(r"(?<![\w.~:/])(?:[A-Za-z]:)?/(?:[^\s/|`'\"]+/)+")
+#: Folders of an absolute path, but not those of an address on the web. Backslashes are doubled in Markdown.
+_PLACES = re.compile(
+    r"(?<![\w.:/\\~])(?:file://)?(?:~|\\~)?(?:[A-Za-z]:)?(?:/|\\+)(?:[^\s/\\|`'\"]+(?:/|\\+(?![_*`])))+"
+)
 
 
 class Written(NamedTuple):
@@ -67,8 +73,17 @@ class Written(NamedTuple):
 def page_of(run: StoredRun, *, is_over: bool = False) -> Page:
     """The whole report of a run."""
     state = state_of(run.folder, last_checkpoint=run.last_checkpoint_step, is_over=is_over)
-    sections = [section for make in _SECTIONS if (section := make(run)).blocks]
+    sections = [section for make in _SECTIONS if (section := _made(make, run)).blocks]
     return Page(run.name, state, sections)
+
+
+def _made(make: Callable[[StoredRun], Section], run: StoredRun) -> Section:
+    """What nobody thought of in one part costs nobody the others."""
+    try:
+        return make(run)
+    except Exception as error:
+        logger.debug("A part of the report could not be made", exc_info=True)
+        return Section(_MISSING, [Text(f"It could not be made from these files: {type(error).__name__}.")])
 
 
 def sections_for_card(folder: Path) -> str:
@@ -76,9 +91,12 @@ def sections_for_card(folder: Path) -> str:
     if not is_run(folder):
         return ""
     run = StoredRun(folder)
-    page = Page(run.name, ("", ""), [section for make in _FOR_A_CARD if (section := make(run)).blocks])
+    page = Page(run.name, ("", ""), [section for make in _FOR_A_CARD if (section := _made(make, run)).blocks])
     text = markdown_of(page)
-    return _PLACES.sub("", text[text.index("## ") :]) if "## " in text else ""
+    if "## " not in text:
+        return ""
+    # One's home, where it is all of a path, has one's name in it.
+    return _PLACES.sub("", text[text.index("## ") :].replace(str(Path.home()), "~"))
 
 
 def write_report(folder: Path, *, interactive: bool = False, is_over: bool = False) -> Written:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -51,11 +52,15 @@ class StoredRun:
 
     @cached_property
     def events(self) -> list[Entry]:
-        return read_lines(self.folder / EVENTS)
+        # Of a folder in which several runs were made, one after the other, those of the last.
+        owner = read_owner(self.folder)
+        since = -math.inf if owner is None else owner.run.began - 1.0
+        found = read_lines(self.folder / EVENTS, 2**26)
+        return [event for event in found if (number(event.get("time")) or math.inf) >= since]
 
     @cached_property
     def performance(self) -> list[Entry]:
-        return read_lines(self.folder / PERFORMANCE)
+        return read_lines(self.folder / PERFORMANCE, 2**26)
 
     @cached_property
     def laps(self) -> list[Lap]:
@@ -200,7 +205,9 @@ def is_run(folder: Path) -> bool:
 
 def failure_in(folder: Path) -> Entry | None:
     """The newest event that says that an error ended the run, if nothing has been done since."""
-    found = next((event for event in reversed(last_lines(folder / EVENTS)) if event.get("kind") == "failed"), None)
+    found = next(
+        (event for event in reversed(last_lines(folder / EVENTS, 65_536)) if event.get("kind") == "failed"), None
+    )
     if found is None:
         return None
     then = number(found.get("time")) or 0.0

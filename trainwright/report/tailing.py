@@ -5,13 +5,13 @@ from __future__ import annotations
 import heapq
 import json
 import os
-import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainwright.callbacks.wording import log_line
+from trainwright.core.files import open_regular
 from trainwright.core.json_values import plain_values
 from trainwright.core.state import TrainerState
 from trainwright.report.lines import Entry, number
@@ -59,13 +59,11 @@ class GrowingFile:
     def new(self) -> list[Line]:
         """Whole lines that were not there before."""
         try:
-            descriptor = os.open(self.path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+            descriptor = open_regular(self.path)
         except OSError:
             return []
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                return []
             place = status.st_dev, status.st_ino
             is_new = self._place is None
             goes_on = place == self._place and self._is_unchanged(file, status.st_size)

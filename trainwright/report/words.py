@@ -36,6 +36,8 @@ def size_of(count: float) -> str:
     >>> size_of(980), size_of(25_400_000), size_of(-1)
     ('980 B', '25.4 MB', '0 B')
     """
+    if not math.isfinite(count):
+        return ""
     for size, letter in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if count >= size:
             return f"{count / size:.1f} {letter}"

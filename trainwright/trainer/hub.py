@@ -32,6 +32,28 @@ STATE = [
     "trainer_state.json",
     "training_state.json",
 ]
+#: What a run knows of itself, of its machine and of its data.
+PRIVATE = [
+    "config.history.jsonl",
+    "env.json",
+    "evaluation.json",
+    "events.jsonl",
+    "finished.json",
+    "histograms.jsonl",
+    "layers.json",
+    "logs/*",
+    "performance.jsonl",
+    "predictions.*",
+    "preempted.json",
+    "profile/*",
+    "report.html",
+    "report.md",
+    "run.json",
+    "samples.jsonl",
+    "stacks-*",
+    "tables.json",
+    "tracker.jsonl",
+]
 
 
 def create_repo(setup: Setup, token: str | None) -> None:
@@ -49,7 +71,7 @@ def upload_model(setup: Setup, message: str | None, *, blocking: bool, token: st
         commit_message=message,
         run_as_future=not blocking,
         revision=revision or setup.args.hub_revision,
-        ignore_patterns=["checkpoint-*", ".checkpoint-*", "previous-*", "runs/*", *STATE],
+        ignore_patterns=["checkpoint-*", ".checkpoint-*", "previous-*", "runs/*", *STATE, *PRIVATE],
     )
 
 
@@ -68,9 +90,8 @@ def push_checkpoint(run: TrainingRun) -> None:
         return
     setup.fire("on_push_begin")
     folders = {"checkpoint": "last-checkpoint", "all_checkpoints": written.name}
-    options: dict[str, Any] = (
-        {"path_in_repo": folders[args.hub_strategy]} if args.hub_strategy in folders else {"ignore_patterns": STATE}
-    )
+    for_readers: dict[str, Any] = {"ignore_patterns": [*STATE, *PRIVATE]}
+    options = {"path_in_repo": folders[args.hub_strategy]} if args.hub_strategy in folders else for_readers
     setup.upload = _hub_api(args.hub_token).upload_folder(
         repo_id=setup.hub_model_id,
         folder_path=str(written),

@@ -304,6 +304,9 @@ class Trainer(Methods):
         **kwargs: Any,
     ) -> Any:
         """Save the model and its card, and upload the output directory without its checkpoints."""
+        if self.args.fast_dev_run:
+            logger.warning("fast_dev_run: nothing is uploaded.")
+            return None
         if self.hub_model_id is None:
             self.init_hf_repo(token)
         self._setup.fire("on_push_begin")

@@ -56,13 +56,28 @@ def evaluate(
         return evaluate_each(setup, eval_dataset, ignore_keys, metric_key_prefix)
     setup.memory.start(metric_key_prefix)
     loader = setup.hooks().get_eval_dataloader(sets)
-    return measure(setup, loader, "Evaluation", "on_evaluate", ignore_keys, metric_key_prefix)
+    # A loader of somebody's own may have another order.
+    is_plain = setup.module is None and not is_overridden(setup.hooks(), "get_eval_dataloader")
+    dataset = _named_set(setup, eval_dataset) if is_plain else None
+    return measure(setup, loader, "Evaluation", "on_evaluate", ignore_keys, metric_key_prefix, dataset)
+
+
+def _named_set(setup: Setup, given: Any) -> Any:
+    if given is None:
+        return setup.eval_dataset
+    return setup.eval_dataset.get(given) if isinstance(given, str) and isinstance(setup.eval_dataset, dict) else given
 
 
 def measure(
-    setup: Setup, loader: object, description: str, event: str, ignore_keys: list[str] | None, prefix: str
+    setup: Setup,
+    loader: object,
+    description: str,
+    event: str,
+    ignore_keys: list[str] | None,
+    prefix: str,
+    dataset: Any = None,
 ) -> dict[str, float]:
-    """Metrics over one loader, logged and told to callbacks."""
+    """Metrics over one loader, logged and told to callbacks; ``dataset`` is what it reads in order, where known."""
     start = time.time()
     output = setup.hooks().evaluation_loop(
         loader,
@@ -74,7 +89,7 @@ def measure(
     )
     metrics = output.metrics
     metrics.update(speed_of(setup, prefix, start, output.num_samples))
-    note_predictions(setup, output, prefix)
+    note_predictions(setup, output, prefix, dataset)
     setup.hooks().log(metrics)
     setup.fire(event, metrics=metrics)
     metrics.update(setup.memory.stop(prefix))

@@ -9,15 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from trainwright.core.files import replace_text
 from trainwright.core.json_files import read_json
 from trainwright.core.results import EvalLoopOutput
-from trainwright.engines.torch.targets import base_model
+from trainwright.engines.torch.randomness import random_state, set_random_state
+from trainwright.engines.torch.targets import base_model, shifts_labels
+from trainwright.randomness.own_generators import OwnGenerators
 from trainwright.training.one_writer import may_write
 from trainwright.training.run import TrainingRun
 from trainwright.training.sample_inputs import input_of
@@ -25,26 +28,41 @@ from trainwright.training.save_model import run_folder
 from trainwright.training.setup import Setup
 
 FILE = "evaluation.json"
+#: Files that a report reads, and that say nothing of whoever begins anew in their folder.
+OF_ONE_RUN = (
+    *("performance.jsonl", "samples.jsonl", "histograms.jsonl"),
+    *("layers.json", "tables.json", "profile/summary.md"),
+)
 _MOST_CLASSES, _MOST_POINTS, _WORST, _EXAMPLES, _MOST_SETS = 100, 500, 12, 12, 8
 #: Numbers looked at; of more predictions only some rows are.
 _MOST_NUMBERS = 5_000_000
 
 
-def note_predictions(setup: Setup, output: EvalLoopOutput, prefix: str) -> None:
-    """Keep what the report shows of this evaluation; nothing for predictions of another form than it knows."""
+def note_predictions(setup: Setup, output: EvalLoopOutput, prefix: str, dataset: Any) -> None:
+    """Keep what the report shows of this evaluation; nothing for predictions of another form than it knows.
+
+    ``dataset`` is what was evaluated, in this order; None where nobody knows.
+    """
     run, args = setup.run, setup.args
     if run is None or not (args.write_report and args.should_save) or run.is_over or not may_write(run):
         return
     folder = run_folder(setup)
     try:
-        amount = setup.data_words.amount
-        found = details_of(output.predictions, output.label_ids, lambda count: class_names(setup, count), amount)
+        model = base_model(setup.model)
+        reading = Reading(
+            names=lambda count: class_names(setup, count),
+            amount=setup.data_words.amount,
+            shifts=shifts_labels(model),
+            has_several=getattr(getattr(model, "config", None), "problem_type", None) == "multi_label_classification",
+        )
+        found = details_of(output.predictions, output.label_ids, reading)
     except Exception:
         # Arrays of strings, ragged lists, whatever somebody's model gives.
         return
     if not found or not folder.is_dir():
         return
     run.details = dict(list(({**run.details, prefix: {"step": setup.state.global_step, **found}}).items())[:_MOST_SETS])
+    run.detailed_sets[prefix] = dataset
     with suppress(OSError, ValueError):
         replace_text(folder / FILE, json.dumps(run.details) + "\n")
 
@@ -53,19 +71,36 @@ def _as_it_is(number: Any) -> Any:
     return number
 
 
-def details_of(
-    predictions: Any, labels: Any, names: Callable[[int], list[str]], amount: Callable[[Any], Any] = _as_it_is
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Reading:
+    """How predictions and labels are to be read."""
+
+    #: Names of so many classes.
+    names: Callable[[int], list[str]]
+    #: The true size of what is predicted.
+    amount: Callable[[Any], Any] = _as_it_is
+    #: Whether each token's prediction is that of the next one's label.
+    shifts: bool = False
+    #: Whether a sample may have several classes, or none.
+    has_several: bool = False
+
+
+def _as_it_is(number: Any) -> Any:
+    return number
+
+
+def details_of(predictions: Any, labels: Any, reading: Reading) -> dict[str, Any]:
     """Counts and samples of a classification, points of a regression; empty for anything else.
 
-    ``names`` has the classes' names for a number of them, ``amount`` the true size of what is predicted.
-
-    >>> found = details_of(np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([0, 0]), lambda count: ["cat", "dog"])
+    >>> reading = Reading(names=lambda count: ["cat", "dog"])
+    >>> found = details_of(np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([0, 0]), reading)
     >>> found["confusion"], found["worst"][0]["prediction"]
     ([[1, 1], [0, 0]], 'dog')
     """
     predictions = predictions[0] if isinstance(predictions, (tuple, list)) and len(predictions) else predictions
     if not isinstance(predictions, np.ndarray) or not isinstance(labels, np.ndarray) or not len(labels):
+        return {}
+    if reading.has_several:
         return {}
     samples, rows = len(labels), _some_rows(predictions)
     where, predictions, labels = rows, predictions[rows], labels[rows]
@@ -73,12 +108,13 @@ def details_of(
         labels = labels[:, 0]
     kept = {"samples": samples, "shown": len(rows)}
     if labels.ndim == 1 and np.issubdtype(labels.dtype, np.integer):
-        return {**kept, **found} if (found := _classes(predictions, labels, where, names)) else {}
+        return {**kept, **found} if (found := _classes(predictions, labels, where, reading.names)) else {}
     if labels.ndim == 2 and np.issubdtype(labels.dtype, np.integer):
-        return {**kept, **found} if (found := _tokens(predictions, labels, names)) else {}
+        return {**kept, **found} if (found := _tokens(predictions, labels, reading)) else {}
     predictions = predictions[:, 0] if predictions.ndim == 2 and predictions.shape[1] == 1 else predictions
     if labels.ndim == 1 and predictions.shape == labels.shape and np.issubdtype(labels.dtype, np.floating):
-        return {**kept, **_values(amount(predictions.astype(np.float64)), amount(labels.astype(np.float64)), where)}
+        true, guessed = (reading.amount(one.astype(np.float64)) for one in (labels, predictions))
+        return {**kept, **_values(guessed, true, where)}
     return {}
 
 
@@ -124,8 +160,13 @@ def _classes(predictions: np.ndarray, labels: np.ndarray, where: np.ndarray, nam
     return found
 
 
-def _tokens(predictions: np.ndarray, labels: np.ndarray, names: Any) -> dict[str, Any]:
+def _tokens(predictions: np.ndarray, labels: np.ndarray, reading: Reading) -> dict[str, Any]:
     """Classes of tokens: counts alone. A vocabulary is no set of classes."""
+    if predictions.ndim == 2 and labels.min() >= 0 and labels.max() <= 1:
+        # Nothing but 0 and 1: several classes a sample, most likely.
+        return {}
+    if reading.shifts and predictions.shape[:2] == labels.shape:
+        predictions, labels = predictions[:, :-1], labels[:, 1:]
     guessed = predictions.argmax(-1) if predictions.ndim == 3 else predictions
     if guessed.shape != labels.shape or not np.issubdtype(guessed.dtype, np.integer):
         return {}
@@ -134,7 +175,13 @@ def _tokens(predictions: np.ndarray, labels: np.ndarray, names: Any) -> dict[str
     if count > _MOST_CLASSES or not is_known.any():
         return {}
     confusion = _confusion(labels[is_known], guessed[is_known], count)
-    return {"kind": "classification", "names": names(count), "confusion": confusion, "worst": [], "examples": []}
+    return {
+        "kind": "classification",
+        "names": reading.names(count),
+        "confusion": confusion,
+        "worst": [],
+        "examples": [],
+    }
 
 
 def _confusion(labels: np.ndarray, guessed: np.ndarray, count: int) -> list[list[int]]:
@@ -192,17 +239,29 @@ def add_inputs(run: TrainingRun) -> None:
     with suppress(OSError, ValueError):
         if read_json(folder / FILE) != json.loads(json.dumps(run.details)):
             return
-    with torch.random.fork_rng(devices=[]):
+    # Reading data may draw random numbers, and what a script does afterwards is not to know of it.
+    own = OwnGenerators(lambda: dict(run.detailed_sets), iterators=False)
+    states, randomness = own.capture(), random_state()
+    try:
         for prefix, found in run.details.items():
-            dataset = _dataset_of(setup, prefix)
-            for sample in [*found.get("worst", []), *found.get("examples", [])]:
+            dataset: Any = run.detailed_sets.pop(prefix, None)
+            for sample in [*found.get("worst", []), *found.get("examples", [])] if dataset is not None else []:
                 with suppress(Exception):
                     sample.update(input_of(dataset[sample["index"]], setup.processing_class, setup.data_words))
+    finally:
+        set_random_state(*randomness)
+        own.restore(states)
     with suppress(OSError, ValueError):
         replace_text(folder / FILE, json.dumps(run.details) + "\n")
 
 
-def _dataset_of(setup: Setup, prefix: str) -> Any:
-    if isinstance(setup.eval_dataset, Mapping):
-        return setup.eval_dataset.get(prefix.removeprefix("eval_"))
-    return setup.eval_dataset
+def forget_other_runs(folder: Path, step: int) -> None:
+    """Take away what another run made, or this one at later steps than ``step``, from which it goes on."""
+    for name in () if step else (*OF_ONE_RUN, FILE):
+        with suppress(OSError):
+            (folder / name).unlink(missing_ok=True)
+    with suppress(OSError, ValueError, AttributeError, TypeError):
+        found = read_json(folder / FILE)
+        kept = {prefix: one for prefix, one in found.items() if one.get("step", 0) <= step}
+        if len(kept) < len(found):
+            replace_text(folder / FILE, json.dumps(kept) + "\n")

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from trainwright.data.columns import forward_columns
 from trainwright.data.group_column import GroupColumnCollator, without_groups
 from trainwright.engines.torch.loss_groups import LossGroups
+from trainwright.training.hooks import is_overridden
 from trainwright.training.setup import Setup
+
+logger = logging.getLogger("trainwright")
 
 
 def prepare_loss_groups(setup: Setup) -> None:
     """Before a training: have losses watched where that was asked for."""
     watching = next((one for one in setup.callbacks.everyone if isinstance(one, LossGroups)), None)
     setup.loss_groups = watching
+    if watching is not None and (setup.compute_loss_func is not None or is_overridden(setup.hooks(), "compute_loss")):
+        logger.warning(
+            "log_loss_per=%r shows plain cross-entropy (squared error for numbers), whatever your own loss weighs.",
+            watching.by,
+        )
     if watching is not None and "return_outputs" not in setup.calling.compute_loss_takes:
         raise ValueError(
             f"{type(setup.hooks()).__name__}.compute_loss must take return_outputs and return (loss, outputs) then: "

@@ -52,6 +52,12 @@ def _report(run: TrainingRun, error: BaseException | None) -> None:
         add_inputs(run)
         write_report(folder, is_over=True)
         run.report = str(folder / HTML)
+    except (KeyboardInterrupt, SystemExit) as stop:
+        # The training has ended as it has; whoever is in a hurry does not wait for its report.
+        leave_to_another_process(folder)
+        if not isinstance(stop, KeyboardInterrupt):
+            raise
+        logger.warning("The report is left to a process in the background; the training had ended before.")
     except Exception as problem:
         run.events.record(
             "no_report",
@@ -62,7 +68,7 @@ def _report(run: TrainingRun, error: BaseException | None) -> None:
 
 def _logs_of(folder: Path) -> int:
     size = 0
-    for name in ("metrics.jsonl", "performance.jsonl"):
+    for name in ("metrics.jsonl", "performance.jsonl", "events.jsonl"):
         with suppress(OSError):
             size += (folder / name).stat().st_size
     return size
@@ -70,13 +76,17 @@ def _logs_of(folder: Path) -> int:
 
 def leave_to_another_process(folder: Path) -> None:
     """Start ``trainwright report`` on its own: it goes on when this process has ended, and a signal to us misses it."""
-    # Our folder first: nothing of the current one is imported.
-    subprocess.Popen(
+    # Nothing of the current folder is imported, and the same trainwright as here.
+    ours = str(Path(__file__).resolve().parents[2])
+    known = [str(Path(one).resolve()) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
+    process = subprocess.Popen(
         [sys.executable, "-P", "-m", "trainwright", "report", str(folder.resolve()), "--in-background"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
         cwd=os.sep,
-        env=dict(os.environ),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([ours, *known])},
     )
+    # Nobody waits for it: Python would warn that it is still there.
+    process.returncode = 0

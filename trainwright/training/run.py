@@ -138,6 +138,8 @@ class TrainingRun:
 
     #: Details of the newest evaluation of each set, for the report; and where that report is, when there is one.
     details: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: The data that each of them is about, where its order is known.
+    detailed_sets: dict[str, Any] = field(default_factory=dict)
     report: str | None = None
 
     #: Where its time goes.

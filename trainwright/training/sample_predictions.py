@@ -98,7 +98,11 @@ class SamplePredictions(TrainerCallback):
                 entries = [self._entry(model, row, batch, args, kwargs) for row, batch in self._samples]
         except Exception as error:
             self._gave_up = True
-            logger.warning("SamplePredictions is switched off; training goes on: %s: %s", type(error).__name__, error)
+            logger.warning(
+                "SamplePredictions is switched off; training goes on. It calls the model without labels: %s: %s",
+                type(error).__name__,
+                error,
+            )
             return
         step = state.global_step
         lines.add(*({"step": step, "sample": number, **entry} for number, entry in enumerate(entries)))

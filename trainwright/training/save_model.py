@@ -35,6 +35,7 @@ def save_model(setup: Setup, output_dir: str | Path | None = None) -> None:
     parts (FSDP, DeepSpeed), every process must call this; with FSDP each writes some of them.
     """
     setup.engine.weights.settle()
+    output_dir = place_of_a_try(setup, output_dir)
     if takes_all_to_save(setup):
         save_by_all(setup, Path(output_dir or run_folder(setup)))
         return
@@ -45,6 +46,14 @@ def save_model(setup: Setup, output_dir: str | Path | None = None) -> None:
             setup.checkpointer.save_model(unwrap(setup.model), setup.state.global_step)
         else:
             setup.hooks()._save(str(output_dir or run_folder(setup)))
+
+
+def place_of_a_try(setup: Setup, output_dir: str | Path | None) -> str | Path | None:
+    """``output_dir``; of a ``fast_dev_run`` the temporary folder, whatever folder a script names."""
+    if not setup.args.fast_dev_run or output_dir is None or Path(output_dir) == run_folder(setup):
+        return output_dir
+    logger.warning("fast_dev_run: nothing is written to %s; the model goes into a temporary folder.", output_dir)
+    return None
 
 
 def write_model(

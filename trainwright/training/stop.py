@@ -60,6 +60,8 @@ def finding_its_place(run: TrainingRun) -> Iterator[None]:
 
 #: The exit code of a process that Ctrl-C ends.
 CTRL_C = 130
+#: Of an error's message, which may have a tensor in it.
+_LONGEST_REASON = 2000
 #: How long a run that hangs may take for its last save.
 _LAST_SAVE_SECONDS = 60.0
 
@@ -207,10 +209,11 @@ def note_failure(run: TrainingRun, error: BaseException) -> None:
     setup, folder = run.setup, run_folder(run.setup)
     if not isinstance(error, Exception) or not setup.args.should_save or not may_write(run) or not folder.is_dir():
         return
-    said = str(error).strip().splitlines()
+    said = (str(error).strip().splitlines() or ["no message"])[0]
+    said = said if len(said) <= _LONGEST_REASON else f"{said[:_LONGEST_REASON]}..."
     run.events.record(
         "failed",
-        f"{type(error).__name__} at step {setup.state.global_step}: {said[0] if said else 'no message'}",
+        f"{type(error).__name__} at step {setup.state.global_step}: {said}",
         step=setup.state.global_step,
         # Whoever called train() sees the error itself.
         level=logging.DEBUG,

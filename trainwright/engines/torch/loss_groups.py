@@ -17,6 +17,7 @@ from trainwright.config.arguments import TrainingArguments
 from trainwright.core.callback import TrainerCallback
 from trainwright.core.state import ExportableState, TrainerControl, TrainerState
 from trainwright.engines.torch.losses import logits_of
+from trainwright.engines.torch.memory import is_out_of_memory
 from trainwright.engines.torch.targets import IGNORED, base_model, find_labels, shifts_labels
 
 logger = logging.getLogger("trainwright")
@@ -49,6 +50,7 @@ class LossGroups(TrainerCallback, ExportableState):
         self._earlier: Sums = {}
         self._has_seen = self._gave_up = False
         self._is_alone = self._skips_nonfinite = True
+        self._has_several = False
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -57,6 +59,10 @@ class LossGroups(TrainerCallback, ExportableState):
         self._shifts = shifts_labels(model)
         named = getattr(getattr(base_model(model), "config", None), "id2label", None)
         self._class_names = dict(named) if isinstance(named, dict) else None
+        kind = getattr(getattr(base_model(model), "config", None), "problem_type", None)
+        self._has_several = kind == "multi_label_classification"
+        if args.label_smoothing_factor:
+            logger.warning("log_loss_per shows plain cross-entropy, without label_smoothing_factor.")
         if kwargs["data_words"].classes:
             self._class_names = dict(enumerate(kwargs["data_words"].classes))
         self._of_step, self._taken, self._has_seen, self._gave_up = [], [], False, False
@@ -80,13 +86,17 @@ class LossGroups(TrainerCallback, ExportableState):
         if self._gave_up or (isinstance(weight, float) and weight == 0.0):
             return
         try:
+            if self._has_several:
+                raise ValueError("a sample may have several classes here")
             sums, counts = _row_losses(outputs, find_labels(inputs), shift=self._shifts)
             places = self._places(find_labels(inputs), groups, sums)
             if self._skips_nonfinite:
                 finite = torch.isfinite(sums)
                 sums, counts = torch.where(finite, sums, 0.0), torch.where(finite, counts, 0.0)
-        except (ValueError, TypeError, StopIteration, IndexError) as error:
-            self._give_up(str(error) or type(error).__name__)
+        except (ValueError, TypeError, StopIteration, IndexError, RuntimeError) as error:
+            if is_out_of_memory(error):
+                raise
+            self._give_up((str(error).strip().splitlines() or [type(error).__name__])[0])
             return
         belongs = (places[None, :] == torch.arange(MOST_GROUPS + 1, device=places.device)[:, None]).to(sums.dtype)
         if isinstance(weight, Tensor):
@@ -163,6 +173,9 @@ def _row_losses(outputs: Any, labels: Any, *, shift: bool) -> tuple[Tensor, Tens
         raise ValueError("the batches have no labels")
     exact = torch.float32 if logits.device.type == "mps" else torch.float64
     if labels.is_floating_point():
+        if labels.ndim > 1 and labels.shape[1:].numel() > 1:
+            # Several classes, or several numbers: each has a loss of its own kind.
+            raise ValueError("a sample has several numbers as its label")
         squares = (logits.reshape(labels.shape).float() - labels.float()).square()
         sums = squares.reshape(len(labels), -1).mean(1).to(exact)
         return sums, torch.ones_like(sums)
@@ -170,6 +183,8 @@ def _row_losses(outputs: Any, labels: Any, *, shift: bool) -> tuple[Tensor, Tens
         raise ValueError(f"outputs of shape {tuple(logits.shape)} do not fit labels of shape {tuple(labels.shape)}")
     if shift and labels.ndim > 1:
         logits, labels = logits[..., :-1, :], labels[..., 1:]
+    # Whatever a model calls its ignored label: none is looked up beyond the classes.
+    labels = torch.where((labels >= 0) & (labels < logits.shape[-1]), labels, IGNORED).long()
     losses = F.cross_entropy(
         logits.reshape(-1, logits.shape[-1]).float(), labels.reshape(-1), reduction="none", ignore_index=IGNORED
     )

@@ -19,6 +19,8 @@ from trainwright.report.words import shortened
 _AXES = {"step": "step", "time": "", "tokens": "tokens", "flops": "floating point operations"}
 #: Pictures of evaluation metrics that are open, and all other names that are drawn at all.
 _OPEN, _MOST = 4, 24
+#: Names that are looked at: each is looked for in every line.
+_MOST_NAMES = 500
 #: As many as there are colours, and some: more lines over each other say nothing.
 _MOST_GROUPS = 10
 #: Single curves stand in half the width.
@@ -45,7 +47,7 @@ def series_of(lines: Sequence[Entry]) -> dict[str, Series]:
     known = [line for line in lines if "train_loss" not in line]
     steps = column(known, "step")
     # Keys of lines come in a few combinations, however many lines there are.
-    names = dict.fromkeys(name for keys in dict.fromkeys(map(tuple, known)) for name in keys)
+    names = list(dict.fromkeys(name for keys in dict.fromkeys(map(tuple, known)) for name in keys))[:_MOST_NAMES]
     found = {}
     for name in names:
         if is_bookkeeping(name):
