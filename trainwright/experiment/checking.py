@@ -167,6 +167,7 @@ def _one_step(args: TrainingArguments, folder: Path) -> Any:
         "push_to_hub": False,
         "save_only_model": False,
         "log_level": "warning",
+        "write_report": False,
     }
     if is_ours(args, "fast_dev_run"):
         # A check is one already, and looks into its folder.

@@ -23,6 +23,7 @@ from trainwright.engines.torch.memory import MemoryReport, release_memory
 from trainwright.engines.torch.randomness import random_state, set_random_state
 from trainwright.proving.duplicates import Memo, duplicate, share_data
 from trainwright.training.construction import choose_backend
+from trainwright.training.dev_run import NOTHING_IS_KEPT
 from trainwright.training.hooks import is_ours
 from trainwright.training.setup import Setup
 from trainwright.training.start import adopt_model, handler_of
@@ -40,9 +41,9 @@ _ALWAYS_COPIED = ("optimizer", "lr_scheduler")
 
 #: A copy trains, and does nothing else: it neither evaluates nor shows nor uploads.
 QUIET: dict[str, Any] = {
+    **NOTHING_IS_KEPT,
     "auto_find_batch_size": False,
     "check_weights_every": None,
-    "checkpoint_every": None,
     "debug": "",
     "disable_tqdm": True,
     "eval_on_start": False,
@@ -51,29 +52,16 @@ QUIET: dict[str, Any] = {
     "full_determinism": False,
     "handle_signals": False,
     "include_num_input_tokens_seen": "no",
-    "keep_every": None,
-    "load_best_model_at_end": False,
     "log_every": None,
     "log_level": "passive",
     "logging_nan_inf_filter": False,
     "logging_steps": 1,
     "logging_strategy": "steps",
-    "max_hours": None,
     "max_nonfinite_steps": None,
-    "profile": None,
-    "push_to_hub": False,
-    "report_to": "none",
-    "rescue_on": [],
-    "resume": None,
-    "resume_from_checkpoint": None,
-    "rewind_on_nonfinite": False,
-    "save_best": False,
     "save_only_model": False,
-    "save_strategy": "no",
     "save_total_limit": None,
     "skip_memory_metrics": True,
     "torch_empty_cache_steps": None,
-    "tracker_options": None,
     "watchdog_seconds": None,
 }
 

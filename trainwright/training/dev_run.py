@@ -16,7 +16,7 @@ from trainwright.training.setup import Setup
 logger = logging.getLogger("trainwright")
 
 #: What would keep something, or tell others of the run.
-_NOTHING_IS_KEPT: dict[str, Any] = {
+NOTHING_IS_KEPT: dict[str, Any] = {
     "checkpoint_every": None,
     "enable_jit_checkpoint": False,
     "keep_every": None,
@@ -34,6 +34,7 @@ _NOTHING_IS_KEPT: dict[str, Any] = {
     "save_strategy": "no",
     "take_over": False,
     "tracker_options": None,
+    "write_report": False,
 }
 
 
@@ -46,7 +47,7 @@ def arguments_to_try(setup: Setup, given: Any) -> Any:
     weakref.finalize(setup.hooks(), shutil.rmtree, folder, ignore_errors=True)
     steps = math.ceil(batches / given.gradient_accumulation_steps)
     settings = {
-        **_NOTHING_IS_KEPT,
+        **NOTHING_IS_KEPT,
         "output_dir": folder,
         "max_steps": steps,
         "limit_train_batches": batches,

@@ -42,7 +42,9 @@ def reported(run: TrainingRun) -> Iterator[None]:
 def _report(run: TrainingRun, error: BaseException | None) -> None:
     setup = run.setup
     folder = run_folder(setup)
-    wants = setup.args.write_report and setup.args.should_save and run.stops is not None and not run.is_over
+    # Of a search's many trials `trainwright report` makes those that one wants to see.
+    wants = setup.args.write_report and setup.args.should_save and setup.search is None
+    wants = wants and run.stops is not None and not run.is_over
     if not wants or isinstance(error, RunTakenOver) or not folder.is_dir() or not may_write(run):
         return
     try:

@@ -35,6 +35,8 @@ def environment(folder: str | Path) -> dict[str, str]:
         found.pop(name, None)
     for name in ("MLFLOW_TRACKING_URI", "TENSORBOARD_LOGGING_DIR", "TRACKIO_DIR"):
         found[name] = str(Path(folder) / "trackers")
+    # A report is no part of a training, and transformers makes none.
+    found["TRAINWRIGHT_REPORT"] = "0"
     # The order of a set of strings, of labels say, is the same in each run.
     found.setdefault("PYTHONHASHSEED", "0")
     # With several GPUs transformers would use nn.DataParallel, which makes the batch larger.
