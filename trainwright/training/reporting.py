@@ -78,8 +78,10 @@ def _logs_of(folder: Path) -> int:
 
 def leave_to_another_process(folder: Path) -> None:
     """Start ``trainwright report`` on its own: it goes on when this process has ended, and a signal to us misses it."""
-    # Nothing of the current folder is imported, and the same trainwright as here.
-    ours = str(Path(__file__).resolve().parents[2])
+    # Nothing of the current folder is imported, and the same trainwright as here; where packages are installed it is
+    # found anyway, and they are not to come before Python's own.
+    home = Path(__file__).resolve().parents[2]
+    ours = [] if home.name in ("site-packages", "dist-packages") else [str(home)]
     known = [str(Path(one).resolve()) for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "trainwright", "report", str(folder.resolve()), "--in-background"],
@@ -88,7 +90,7 @@ def leave_to_another_process(folder: Path) -> None:
         stderr=subprocess.DEVNULL,
         start_new_session=True,
         cwd=os.sep,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([ours, *known])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([*ours, *known])},
     )
     # Nobody waits for it: Python would warn that it is still there.
     process.returncode = 0
