@@ -27,6 +27,7 @@ from trainwright import (
 )
 from trainwright.callbacks import wording
 from trainwright.callbacks.terminal_bars import Row, TerminalBars, TerminalConsole
+from trainwright.callbacks.wording import log_line
 from trainwright.core.callback import listens_to
 
 MakeArgs = Callable[..., TrainingArguments]
@@ -342,3 +343,8 @@ def test_header_names_frozen_parameters_accumulation_and_the_step_resumed_from(m
     assert "83 parameters (27 trainable)" in header
     assert "10 steps, 5 epochs, from step 5" in header
     assert "batch 8 (2 x 4)" in header
+
+
+def test_no_name_of_a_number_moves_the_cursor() -> None:
+    line = log_line({"loss\x1b]0;owned\x07": 1.0, "note": "two\nlines"}, TrainerState())
+    assert line == "loss\\x1b]0;owned\\x07 1  note two\\nlines"

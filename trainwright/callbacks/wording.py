@@ -101,7 +101,7 @@ def log_line(logs: Mapping[str, Any], state: TrainerState, *, pace: str = "", ma
     if pace:
         words.append(pace)
     # Names and texts are anybody's, and a terminal obeys some characters.
-    return "".join(c if c.isprintable() else "?" for c in "  ".join(words))
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in "  ".join(words))
 
 
 def _straggler(logs: Mapping[str, Any]) -> str:
