@@ -120,10 +120,17 @@ def test_whatever_the_losses_a_suggestion_is_one_of_the_rates_that_were_tried(lo
     str(LearningRates(list(rates), losses, losses, found, False))
 
 
-@given(st.integers(0, 10_000))
-@settings(max_examples=50)
-def test_a_loss_that_only_scatters_suggests_nothing(seed: int) -> None:
-    losses = 0.69 + 0.05 * np.random.default_rng(seed).standard_normal(100)
-    smoothed = np.convolve(losses, np.full(10, 0.1))[:100]
-    smoothed[:10] = [losses[: i + 1].mean() for i in range(10)]
-    assert suggested(np.geomspace(1e-7, 1, 100), smoothed, noise_of(losses.tolist())) is None
+def found_in(losses: np.ndarray) -> float | None:
+    weights = 0.1 * 0.9 ** np.arange(len(losses))
+    smoothed = np.array([losses[i::-1] @ weights[: i + 1] / weights[: i + 1].sum() for i in range(len(losses))])
+    least = max(int(np.argmin(smoothed)) + 1, 10)
+    return suggested(np.geomspace(1e-7, 1, len(losses)), smoothed, noise_of(losses[:least].tolist()))
+
+
+def test_a_loss_that_only_scatters_suggests_nothing_and_one_that_falls_does() -> None:
+    generator = np.random.default_rng(0)
+    flat = [0.69 + 0.05 * generator.standard_normal(100) for _ in range(100)]
+    assert sum(found_in(losses) is not None for losses in flat) <= 5
+    assert sum(found_in(losses.round(1)) is not None for losses in flat) <= 5
+    fall = 0.5 / (1 + (1e-3 / np.geomspace(1e-7, 1, 100)) ** 1.5)
+    assert all(found_in(losses * 2 - fall) is not None for losses in flat)

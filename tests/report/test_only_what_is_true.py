@@ -15,10 +15,14 @@ from typer.testing import CliRunner
 
 from tests.models import tiny_gpt2
 from tests.report.runs import stored_run, write_lines
-from trainwright import Trainer, TrainingArguments
+from trainwright import SamplePredictions, Trainer, TrainingArguments
 from trainwright.cli.app import app
+from trainwright.engines.torch.loss_groups import LossGroups
+from trainwright.report.lines import read_lines
 from trainwright.report.listing import listed
-from trainwright.report.page import write_report
+from trainwright.report.page import sections_for_card, write_report
+from trainwright.report.tables import add_table
+from trainwright.report.time_spent import kept_and_redone, laps_of
 from trainwright.training import reporting
 
 
@@ -62,6 +66,64 @@ def test_a_run_that_begins_anew_in_a_folder_says_nothing_of_the_one_before(tmp_p
     assert "Weights and gradients" not in (tmp_path / "report.html").read_text()
     performance = (tmp_path / "performance.jsonl").read_text().splitlines()
     assert all(json.loads(line)["step"] <= 6 for line in performance)
+    # What was noted before is kept apart, as checkpoints are.
+    (before,) = tmp_path.glob("previous-*/evaluation.json")
+    assert json.loads(before.read_text())["eval"]["step"] == 30
+
+
+def test_files_that_no_run_wrote_stay_and_so_does_a_table_made_before_the_training(tmp_path: Path) -> None:
+    (tmp_path / "samples.jsonl").write_text("my data\n")
+    add_table(tmp_path, "Before", ("a",), [("1",)])
+    trainer_of(tmp_path, compute_metrics=None).train()
+    assert (tmp_path / "samples.jsonl").read_text() == "my data\n"
+    assert "Before" in (tmp_path / "report.md").read_text()
+
+
+def test_a_rewind_counts_steps_once_everywhere(tmp_path: Path) -> None:
+    data = rows(100, count=120)
+    data[77] = {"x": torch.tensor([torch.nan]), "labels": torch.tensor(0)}
+    args = TrainingArguments(
+        str(tmp_path), max_steps=50, per_device_train_batch_size=2, train_sampling_strategy="sequential",
+        logging_steps=10, eval_strategy="steps", eval_steps=5, save_steps=5, rewind_on_nonfinite=True,
+        max_nonfinite_steps=1, log_loss_per="class", report_to="none", use_cpu=True, disable_tqdm=True,
+    )  # fmt: skip
+    seen: list[float] = []
+
+    class Counts(LossGroups):
+        def read(self, gather: Any) -> dict[str, float]:
+            sums = self._sums()
+            seen.append(sum(count for _, count in sums.values()))
+            return super().read(gather)
+
+    trainer = Trainer(Net(), args, train_dataset=data, eval_dataset=rows(0), callbacks=[SamplePredictions(2)])
+    for callback in trainer.callback_handler.everyone:
+        if isinstance(callback, LossGroups):
+            callback.__class__ = Counts
+    trainer.train()
+    assert [event for event in events(tmp_path) if event["kind"] == "rewound"]
+    # Ten steps of two samples, none of them twice; those of the last log are the summary's.
+    assert max(seen) == 20
+    steps = [json.loads(line)["step"] for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    assert steps == sorted(steps)
+    assert len(steps) == len(set(steps)) * 2
+    parts = kept_and_redone(laps_of(read_lines(tmp_path / "performance.jsonl")))
+    assert sum(lap.steps for lap in parts[0]) == 50
+    assert 0 < sum(lap.steps for lap in parts[1]) < 10
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+
+
+def test_a_model_card_keeps_names_that_look_like_paths(tmp_path: Path) -> None:
+    folder = stored_run(tmp_path / "run")
+    names = ["<pos>", "[neg]", "C#/C++", "</s>", r"\d+\w", "1/2/3"]
+    counts = np.diag(range(1, 7)).tolist()
+    found = {"kind": "classification", "names": names, "confusion": counts, "worst": []}
+    (folder / "evaluation.json").write_text(json.dumps({"eval": found}))
+    card = sections_for_card(folder)
+    for name in (r"\<pos\>", r"\[neg\]", r"C\#/C\+\+", r"\</s\>", r"\\d\+\\w", "1/2/3"):
+        assert f"| {name} |" in card
 
 
 def test_going_back_forgets_a_later_evaluation(tmp_path: Path) -> None:
@@ -222,6 +284,9 @@ def test_a_comparison_goes_where_it_was_asked_to(tmp_path: Path) -> None:
         done = compare(target)
         assert done.exit_code == 2
         assert "give the name of a file" in done.output
+    (tmp_path / "kept/page.html").chmod(0o600)
+    assert compare(tmp_path / "kept/page.html").exit_code == 0
+    assert (tmp_path / "kept/page.html").stat().st_mode & 0o777 == 0o600
     assert compare(Path("/dev/null")).exit_code == 0
     assert not Path("/dev/null").is_file()
 

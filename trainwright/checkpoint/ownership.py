@@ -15,6 +15,12 @@ from trainwright.core.events import RunEvents
 from trainwright.core.files import open_regular, replacing
 from trainwright.core.log_history import LogFiles
 
+#: What a run notes beside its log, for its report.
+NOTES = (
+    *("evaluation.json", "histograms.jsonl", "layers.json", "performance.jsonl"),
+    *("profile/summary.md", "samples.jsonl", "tables.json"),
+)
+
 
 def owner_after_resume(checkpoint: Path) -> Owner:
     """The run that goes on from ``checkpoint``: the one that wrote it."""
@@ -34,8 +40,11 @@ def claim(run_directory: Path, owner: Owner, events: RunEvents, last_step: int |
     try:
         run_directory.mkdir(parents=True, exist_ok=True)
         # First of all: killed right after it, the next start knows that what is there is not this run's.
-        if read_owner(run_directory) != owner:
+        before = read_owner(run_directory)
+        if before != owner:
             write_owner(run_directory, owner)
+            if before is not None and before.run.id != owner.run.id:
+                _keep_notes(run_directory, run_directory / f"{PREVIOUS}-{before.run.id}")
         moved = set_aside_others(run_directory, owner, last_step)
         for place in moved:
             _keep_log(run_directory, place)
@@ -62,6 +71,15 @@ def keep_claim(run_directory: Path, owner: Owner) -> None:
         with contextlib.suppress(OSError):
             run_directory.mkdir(parents=True, exist_ok=True)
             write_owner(run_directory, owner)
+
+
+def _keep_notes(run_directory: Path, place: Path) -> None:
+    """Move what the run before noted for its report: it says nothing of the one that begins."""
+    for name in NOTES:
+        source, target = run_directory / name, place / name
+        if source.is_file() and not place.is_symlink():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(source, target)
 
 
 def _keep_log(run_directory: Path, place: Path) -> None:

@@ -30,7 +30,7 @@ class Limit(NamedTuple):
                 f"number of batches, as in {self.argument}=100."
             )
         # A share of few batches is one at least.
-        return max(int(batches * self.value), 1) if batches else 0
+        return max(int(batches * self.value + 1e-9), 1) if batches else 0
 
 
 def train_limit(args: AllFields) -> Limit | None:

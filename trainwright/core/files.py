@@ -79,12 +79,20 @@ def append_text(path: Path, text: str) -> None:
 @contextlib.contextmanager
 def writing_there(path: Path) -> Iterator[BinaryIO]:
     """Write where a user has pointed: whole or not at all into a file, also one behind a link; a device stays one."""
-    if path.exists() and not path.is_file():
-        with path.open("wb") as file:
+    try:
+        place = path.resolve()
+    except RuntimeError as error:
+        # What links in a circle raise before Python 3.13.
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path)) from error
+    if str(path.absolute()).startswith("/dev/") or (place.exists() and not place.is_file()):
+        # Of a stream that goes into a file, what is there already stays.
+        with path.open("ab") as file:
             yield file
-    else:
-        with replacing(path.resolve()) as file:
-            yield file
+        return
+    with replacing(place) as file:
+        if place.exists() and hasattr(os, "fchmod"):
+            os.fchmod(file.fileno(), stat.S_IMODE(place.stat().st_mode))
+        yield file
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:

@@ -34,6 +34,8 @@ class StepLines:
     def __init__(self, path: Path, most: int = MOST) -> None:
         self.path, self.most = path, most
         self._was_told = False
+        #: The newest step that was added.
+        self._newest = 0
 
     def begin(self, step: int) -> None:
         """Drop lines of later steps than ``step``, and all of them at 0: another run wrote those."""
@@ -50,7 +52,14 @@ class StepLines:
             self._tell(f"{self.path.name} could not be read: {error.strerror}")
 
     def add(self, *entries: dict[str, Any]) -> None:
-        """Write ``entries``; a full disk does not end a training."""
+        """Write ``entries``, all of one step; a full disk does not end a training.
+
+        After a rewind a step comes again: the lines from there on belong to a course that was given up.
+        """
+        step = max((one for entry in entries if type(one := entry.get("step")) is int), default=self._newest)
+        if step < self._newest:
+            self.begin(step - 1)
+        self._newest = step
         text = "".join(f"{_text_of(entry)}\n" for entry in entries)
         try:
             if self.path.is_file() and self.path.stat().st_size + len(text) > self.most:

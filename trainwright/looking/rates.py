@@ -26,7 +26,7 @@ _DIVERGED = 4.0
 _FIRST = 10
 
 #: A loss that falls by fewer times its noise falls by chance.
-_CHANCE = 2.0
+_CHANCE = 1.5
 
 #: A copy that trains alone, with nothing that sets rates but us.
 _SETTINGS: dict[str, Any] = {
@@ -102,11 +102,13 @@ def lr_find(source: Setup, least: float, greatest: float, steps: int) -> Learnin
 def _judged(rates: np.ndarray, growing: _Growing) -> LearningRates:
     smoothed = np.asarray(growing.smoothed)
     count = len(smoothed)
+    # Where it grows again it does not scatter: it diverges.
+    falling = max(int(np.argmin(smoothed)) + 1, _FIRST) if count else 0
     return LearningRates(
         rates=[float(rate) for rate in rates[: len(growing.losses)]],
         losses=growing.losses,
         smoothed=[float(loss) for loss in smoothed],
-        suggestion=suggested(rates[:count], smoothed, noise_of(growing.losses[:count])),
+        suggestion=suggested(rates[:count], smoothed, noise_of(growing.losses[:falling])),
         has_diverged=growing.has_diverged,
     )
 
@@ -118,8 +120,8 @@ def noise_of(losses: Sequence[float]) -> float:
     True
     """
     bends = np.diff(np.asarray(losses, dtype=np.float64), 2)
-    # Of three normal numbers, weighted 1, -2, 1; half of them lie within 0.674 of the spread.
-    return float(np.median(np.abs(bends)) / math.sqrt(6) / 0.6745) if len(bends) else 0.0
+    # Of three numbers, weighted 1, -2, 1.
+    return float(np.sqrt(np.mean(bends**2) / 6)) if len(bends) else 0.0
 
 
 def suggested(rates: np.ndarray, smoothed: np.ndarray, noise: float = 0.0) -> float | None:

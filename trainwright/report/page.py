@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from trainwright.config.errors import ConfigError
 from trainwright.core.files import replace_text
-from trainwright.report.blocks import Page, Section, Text
+from trainwright.report.blocks import Block, Cards, Code, Page, Section, Table, Text
 from trainwright.report.html_page import html_of
 from trainwright.report.markdown_page import markdown_of
 from trainwright.report.sections.course import acceleration_section, events_section, profile_section, time_section
@@ -57,9 +57,10 @@ _FOR_A_CARD = (
     environment_section,
     reproduce_section,
 )
-#: Folders of an absolute path, but not those of an address on the web. Backslashes are doubled in Markdown.
+#: Folders of an absolute path: of POSIX, but not those of an address on the web, and of Windows.
 _PLACES = re.compile(
-    r"(?<![\w.:/\\~])(?:file://)?(?:~|\\~)?(?:[A-Za-z]:)?(?:/|\\+)(?:[^\s/\\|`'\"]+(?:/|\\+(?![_*`])))+"
+    r"(?<![\w./\\~])(?:file://)?~?/(?:[^\s/|`'\"]+/)+"
+    r"|(?<![\w\\])(?:[A-Za-z]:\\|\\\\)(?:[^\s\\|`'\"]+\\)+"
 )
 
 
@@ -91,12 +92,34 @@ def sections_for_card(folder: Path) -> str:
     if not is_run(folder):
         return ""
     run = StoredRun(folder)
-    page = Page(run.name, ("", ""), [section for make in _FOR_A_CARD if (section := _made(make, run)).blocks])
-    text = markdown_of(page)
-    if "## " not in text:
-        return ""
+    sections = [section for make in _FOR_A_CARD if (section := _made(make, run)).blocks]
+    named = [Section(section.title, [_without_folders(block) for block in section.blocks]) for section in sections]
+    text = markdown_of(Page(run.name, ("", ""), named))
+    return text[text.index("## ") :] if "## " in text else ""
+
+
+def _without_folders(block: Block) -> Block:
+    match block:
+        case Text(text):
+            return Text(_nameless(text))
+        case Code(text):
+            return Code(_nameless(text))
+        case Table(head, rows):
+            return Table(head, [[_nameless(cell) for cell in row] for row in rows])
+        case Cards(cards):
+            return Cards([(name, _nameless(value), note) for name, value, note in cards])
+    # The others are not in Markdown, or hold no words of this machine's.
+    return block
+
+
+def _nameless(text: str) -> str:
+    """Paths without their folders, which tell of somebody's machine.
+
+    >>> _nameless("--data /home/alice/set/a.csv ~/b/c.csv C:\\\\x\\\\d.csv https://example.org/e/f +/- </s>")
+    '--data a.csv c.csv d.csv https://example.org/e/f +/- </s>'
+    """
     # One's home, where it is all of a path, has one's name in it.
-    return _PLACES.sub("", text[text.index("## ") :].replace(str(Path.home()), "~"))
+    return _PLACES.sub("", text.replace(str(Path.home()), "~"))
 
 
 def write_report(folder: Path, *, interactive: bool = False, is_over: bool = False) -> Written:

@@ -6,6 +6,7 @@ and exit hooks that they begin, are that process's then, and it has no terminal 
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import subprocess
@@ -40,6 +41,8 @@ class Apart:
             encoding="utf-8",
             start_new_session=True,
         )
+        # One that hangs would outlive us: it hears no signal, and nobody else knows it.
+        atexit.register(self._process.kill)
 
     def ask(self, verb: str, **values: object) -> Any:
         """The answer; ``ValueError`` where the user must correct something, ``ConnectionError`` for all else."""
@@ -86,3 +89,4 @@ class Apart:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        atexit.unregister(self._process.kill)

@@ -28,11 +28,6 @@ from trainwright.training.save_model import run_folder
 from trainwright.training.setup import Setup
 
 FILE = "evaluation.json"
-#: Files that a report reads, and that say nothing of whoever begins anew in their folder.
-OF_ONE_RUN = (
-    *("performance.jsonl", "samples.jsonl", "histograms.jsonl"),
-    *("layers.json", "tables.json", "profile/summary.md"),
-)
 _MOST_CLASSES, _MOST_POINTS, _WORST, _EXAMPLES, _MOST_SETS = 100, 500, 12, 12, 8
 #: Numbers looked at; of more predictions only some rows are.
 _MOST_NUMBERS = 5_000_000
@@ -83,10 +78,6 @@ class Reading:
     shifts: bool = False
     #: Whether a sample may have several classes, or none.
     has_several: bool = False
-
-
-def _as_it_is(number: Any) -> Any:
-    return number
 
 
 def details_of(predictions: Any, labels: Any, reading: Reading) -> dict[str, Any]:
@@ -255,11 +246,8 @@ def add_inputs(run: TrainingRun) -> None:
         replace_text(folder / FILE, json.dumps(run.details) + "\n")
 
 
-def forget_other_runs(folder: Path, step: int) -> None:
-    """Take away what another run made, or this one at later steps than ``step``, from which it goes on."""
-    for name in () if step else (*OF_ONE_RUN, FILE):
-        with suppress(OSError):
-            (folder / name).unlink(missing_ok=True)
+def forget_later_evaluations(folder: Path, step: int) -> None:
+    """The run goes on from ``step``: what it made of later steps belongs to a course that was given up."""
     with suppress(OSError, ValueError, AttributeError, TypeError):
         found = read_json(folder / FILE)
         kept = {prefix: one for prefix, one in found.items() if one.get("step", 0) <= step}

@@ -7,6 +7,7 @@ clock's numbers never are. It is only ever added to: what was done twice, becaus
 from __future__ import annotations
 
 import json
+import logging
 import time
 from contextlib import suppress
 from dataclasses import asdict
@@ -21,6 +22,8 @@ from trainwright.training.one_writer import may_write
 from trainwright.training.run import TrainingRun
 from trainwright.training.save_model import run_folder
 
+logger = logging.getLogger("trainwright")
+
 FILE = "performance.jsonl"
 #: A line tells of at least this part of the time so far: of days, too, there are a few thousand lines.
 SMALLEST_LINE = 1 / 1000
@@ -32,6 +35,18 @@ def begin_steps(run: TrainingRun) -> None:
     state = run.setup.state
     run.feed.take_waiting()
     run.spent.begin_steps((state.global_step, state.num_input_tokens_seen, state.total_flos))
+
+
+def end_part(run: TrainingRun) -> None:
+    """What comes next does not go on from here: a line of its own tells of all until now."""
+    _take(run)
+    _note(run)
+
+
+def begin_part(run: TrainingRun) -> None:
+    """Training goes on from another step than it had come to."""
+    state = run.setup.state
+    run.spent.counted = (state.global_step, state.num_input_tokens_seen, state.total_flos)
 
 
 def measure(run: TrainingRun) -> None:
@@ -109,10 +124,14 @@ def _note(run: TrainingRun) -> None:
 
 def write_lines(run: TrainingRun) -> None:
     """The training is over: write what no line tells of yet, also of steps since the last log where it was stopped."""
-    if run.spent.has_begun and run.setup.state.global_step > run.spent.counted[0]:
-        _take(run)
-    _note(run)
-    _write(run)
+    try:
+        if run.spent.has_begun and run.setup.state.global_step > run.spent.counted[0]:
+            _take(run)
+        _note(run)
+        _write(run)
+    except Exception:
+        # The training ends as it does; how long it took is no reason to end otherwise.
+        logger.debug("performance.jsonl lacks its last line", exc_info=True)
 
 
 def _write(run: TrainingRun) -> None:

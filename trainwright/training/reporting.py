@@ -56,7 +56,8 @@ def _report(run: TrainingRun, error: BaseException | None) -> None:
         run.report = str(folder / HTML)
     except (KeyboardInterrupt, SystemExit) as stop:
         # The training has ended as it has; whoever is in a hurry does not wait for its report.
-        leave_to_another_process(folder)
+        with suppress(OSError):
+            leave_to_another_process(folder)
         if not isinstance(stop, KeyboardInterrupt):
             raise
         logger.warning("The report is left to a process in the background; the training had ended before.")

@@ -8,6 +8,7 @@ from trainwright.core.errors import NonFiniteError
 from trainwright.core.run import Rewind
 from trainwright.training.build import fill
 from trainwright.training.log_keeping import go_back_in_log
+from trainwright.training.performance import begin_part, end_part
 from trainwright.training.run import TrainingRun
 from trainwright.training.save_model import run_folder
 
@@ -24,10 +25,14 @@ def go_back(run: TrainingRun, wanted: Rewind) -> None:
         # Nowhere to go, or the same place twice: leaving out batches did not help.
         raise NonFiniteError(wanted.step, setup.args.max_nonfinite_steps or 1)
     run.last_rewind = (checkpoint, wanted.step)
+    end_part(run)
     run.left_out += wanted.batches
     setup.hooks()._load_from_checkpoint(str(checkpoint))
     fill(run, checkpoint)
     go_back_in_log(run)
+    begin_part(run)
+    if setup.loss_groups is not None:
+        setup.loss_groups.forget_steps()
     if setup.args.should_save:
         write_history(run_folder(setup), run.history)
     for modifier in setup.modifiers:

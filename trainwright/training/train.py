@@ -28,7 +28,7 @@ from trainwright.training.choose_checkpoint import agreed_checkpoint
 from trainwright.training.construction import refuse_missing_data
 from trainwright.training.data import refuse_to_limit, settle_workers
 from trainwright.training.dev_run import say_it_was_a_try, starts_anew
-from trainwright.training.evaluation_details import forget_other_runs
+from trainwright.training.evaluation_details import forget_later_evaluations
 from trainwright.training.finish import announce, note_the_end, refuse_to_look_saved
 from trainwright.training.guards import dismiss_guards, set_guards
 from trainwright.training.loss_groups import prepare_loss_groups
@@ -167,7 +167,7 @@ def _train_to_the_end(run: TrainingRun, checkpoint: Path | None) -> None:
     fill(run, checkpoint)
     if setup.args.should_save and not run.is_over:
         clear_finished(run_folder(setup))
-        forget_other_runs(run_folder(setup), setup.state.global_step)
+        forget_later_evaluations(run_folder(setup), setup.state.global_step)
     warn_if_inexact(run, run.loader)
     with _stop_requests(run) as run.stops:
         try:

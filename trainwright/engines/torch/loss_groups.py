@@ -80,6 +80,10 @@ class LossGroups(TrainerCallback, ExportableState):
         """The step is done again."""
         self._of_step = []
 
+    def forget_steps(self) -> None:
+        """A rewind: what was seen since the checkpoint is of a course that was given up."""
+        self._of_step, self._taken = [], []
+
     @torch.no_grad()
     def see(self, outputs: Any, inputs: Any, groups: list[str] | None, weight: Any) -> None:
         """A micro-batch of the present step; one of weight 0 only keeps processes in step with each other."""
