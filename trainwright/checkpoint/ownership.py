@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -15,11 +16,16 @@ from trainwright.core.events import RunEvents
 from trainwright.core.files import open_regular, replacing
 from trainwright.core.log_history import LogFiles
 
-#: What a run notes beside its log, for its report.
-NOTES = (
-    *("evaluation.json", "histograms.jsonl", "layers.json", "performance.jsonl"),
-    *("profile/summary.md", "samples.jsonl", "tables.json"),
-)
+#: What a run notes beside its log, for its report, and how such a file begins: others may have files of that name.
+NOTES = {
+    "evaluation.json": re.compile(rb'\{"[^"]*": \{"step"'),
+    "histograms.jsonl": re.compile(rb'\{"step"'),
+    "layers.json": re.compile(rb'\{"layers"'),
+    "performance.jsonl": re.compile(rb'\{"step"'),
+    "profile/summary.md": re.compile(rb"# Profile of steps"),
+    "samples.jsonl": re.compile(rb'\{"step"'),
+    "tables.json": re.compile(rb'\{\s*"tables"'),
+}
 
 
 def owner_after_resume(checkpoint: Path) -> Owner:
@@ -43,9 +49,10 @@ def claim(run_directory: Path, owner: Owner, events: RunEvents, last_step: int |
         before = read_owner(run_directory)
         if before != owner:
             write_owner(run_directory, owner)
-            if before is not None and before.run.id != owner.run.id:
-                _keep_notes(run_directory, run_directory / f"{PREVIOUS}-{before.run.id}")
         moved = set_aside_others(run_directory, owner, last_step)
+        if before is not None and before.run.id != owner.run.id:
+            mark = f"{PREVIOUS}-{before.run.id}"
+            _put_notes_away(run_directory, next((place for place in moved if place.name.startswith(mark)), None))
         for place in moved:
             _keep_log(run_directory, place)
     except OSError as error:
@@ -73,13 +80,25 @@ def keep_claim(run_directory: Path, owner: Owner) -> None:
             write_owner(run_directory, owner)
 
 
-def _keep_notes(run_directory: Path, place: Path) -> None:
-    """Move what the run before noted for its report: it says nothing of the one that begins."""
-    for name in NOTES:
-        source, target = run_directory / name, place / name
-        if source.is_file() and not place.is_symlink():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            os.replace(source, target)
+def _put_notes_away(run_directory: Path, place: Path | None) -> None:
+    """Move what the run before noted for its report to its checkpoints; of one without checkpoints nothing is left."""
+    for name, begins in NOTES.items():
+        source = run_directory / name
+        if not _begins(source, begins):
+            continue
+        if place is not None:
+            (place / name).parent.mkdir(exist_ok=True)
+            os.replace(source, place / name)
+        elif name != "tables.json":
+            # Somebody's own table may have been made for the run that was killed before its first save.
+            source.unlink()
+
+
+def _begins(path: Path, pattern: re.Pattern[bytes]) -> bool:
+    if not path.is_file():
+        return False
+    with os.fdopen(open_regular(path), "rb") as file:
+        return pattern.match(file.read(4096)) is not None
 
 
 def _keep_log(run_directory: Path, place: Path) -> None:
