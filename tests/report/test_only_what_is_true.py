@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from tests.models import tiny_gpt2
 from tests.report.runs import stored_run, write_lines
 from trainwright import SamplePredictions, Trainer, TrainingArguments
+from trainwright.checkpoint.identity import Owner, RunIdentity, write_owner
 from trainwright.cli.app import app
 from trainwright.engines.torch.loss_groups import LossGroups
 from trainwright.report.lines import read_lines
@@ -69,6 +70,15 @@ def test_a_run_that_begins_anew_in_a_folder_says_nothing_of_the_one_before(tmp_p
     # What was noted before is kept apart, as checkpoints are.
     (before,) = tmp_path.glob("previous-*/evaluation.json")
     assert json.loads(before.read_text())["eval"]["step"] == 30
+
+
+def test_notes_are_kept_also_where_a_start_was_killed_while_it_put_them_away(tmp_path: Path) -> None:
+    trainer_of(tmp_path, eval_dataset=rows(0)).train()
+    # It has said whose the folder is, and no more.
+    write_owner(tmp_path, Owner(RunIdentity.new()))
+    trainer_of(tmp_path, compute_metrics=None).train()
+    assert len(list(tmp_path.glob("previous-*/evaluation.json"))) == 1
+    assert len(list(tmp_path.glob("previous-*/performance.jsonl"))) == 1
 
 
 def test_files_that_no_run_wrote_stay_and_so_does_a_table_made_before_the_training(tmp_path: Path) -> None:

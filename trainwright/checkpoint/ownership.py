@@ -52,7 +52,9 @@ def claim(run_directory: Path, owner: Owner, events: RunEvents, last_step: int |
         moved = set_aside_others(run_directory, owner, last_step)
         if before is not None and before.run.id != owner.run.id:
             mark = f"{PREVIOUS}-{before.run.id}"
-            _put_notes_away(run_directory, next((place for place in moved if place.name.startswith(mark)), None))
+            # One that was killed right here has left the notes of the run before it.
+            places = sorted(moved, key=lambda place: not place.name.startswith(mark))
+            _put_notes_away(run_directory, places[0] if places else None)
         for place in moved:
             _keep_log(run_directory, place)
     except OSError as error:
