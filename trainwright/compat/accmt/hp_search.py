@@ -12,6 +12,7 @@ from trainwright.compat.accmt.modules import AcceleratorModule
 from trainwright.compat.accmt.this_process import ThisProcess
 from trainwright.compat.accmt.trainer import Trainer
 
+_SEED = 42
 _WHOLE = ("epochs", "max_steps")
 _SEARCHED = (
     *("train_batch_size", *_WHOLE, "learning_rate"),
@@ -87,7 +88,7 @@ class HyperParameterSearch:
         direction: str = "minimize",
         n_trials: int = 10,
     ) -> Any:
-        """Run the trials, print the best, and return Optuna's study.
+        """Run the trials, print the best, and return Optuna's study; the same call chooses the same values again.
 
         ``best_metric_fn`` gets the last evaluation's values by validation set, and returns the one that counts; by
         default that is the validation loss.
@@ -109,7 +110,9 @@ class HyperParameterSearch:
             )
         if this_group() is not None:
             raise ValueError("HyperParameterSearch looks at evaluations after each trial: use launch, not alaunch.")
-        study = optuna.create_study(direction=direction, study_name="Hyper Parameter Search")
+        # Seeded, so that the same search chooses the same values again.
+        sampler = optuna.samplers.TPESampler(seed=_SEED)
+        study = optuna.create_study(direction=direction, sampler=sampler, study_name="Hyper Parameter Search")
         study.optimize(lambda trial: self._score(trial, best_metric_fn or _validation_loss), n_trials=n_trials)
         if not any(trial.value is not None for trial in study.trials):
             raise ValueError(
