@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from trainwright.cli.app import app
-from trainwright.cli.experiments import _OVERRIDES, ExperimentFile, Import, Trust, import_files, outcome
+from trainwright.cli.experiments import OVERRIDES, ExperimentFile, Import, Trust, import_files, outcome
 
 _GIB = 2**30
 #: Columns of the table: title, and the parts that are summed in it.
@@ -22,7 +22,7 @@ _COLUMNS = {
 }
 
 
-@app.command(context_settings=_OVERRIDES)
+@app.command(context_settings=OVERRIDES)
 def estimate(
     context: typer.Context,
     experiment: ExperimentFile,

@@ -25,7 +25,7 @@ from trainwright.core.errors import NotSavedError, Preempted, RunTakenOver, lost
 from trainwright.experiment.library import descriptions, hand_over, missing, needs
 
 #: Words that typer does not know are the experiment's: section.key=value, --section.key value.
-_OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
+OVERRIDES = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 ExperimentFile = Annotated[Path, typer.Argument(help="An experiment.yaml.", exists=True, dir_okay=False)]
 Target = Annotated[Path, typer.Argument(help="The folder of a run, or the experiment.yaml it came from.", exists=True)]
@@ -44,7 +44,7 @@ Checkpoint = Annotated[
 Data = Annotated[str | None, typer.Option(help="Rows to use.", show_default="data.test or data.eval")]
 
 
-@app.command(context_settings=_OVERRIDES)
+@app.command(context_settings=OVERRIDES)
 def train(
     context: typer.Context,
     experiment: ExperimentFile,
@@ -61,7 +61,7 @@ def train(
     that has begun goes on with what is changed; docs/changing-a-run.md says what that means for each setting.
     """
     folders: list[Path] = []
-    with outcome(lambda: _rerun_command(sys.argv[1:], folders[-1] if fresh and folders else None)):
+    with outcome(lambda: rerun_command(sys.argv[1:], folders[-1] if fresh and folders else None)):
         from trainwright.config.loading import load_experiment
 
         import_files(imports)
@@ -69,7 +69,7 @@ def train(
         _train(loaded, fresh=fresh, force=force, begins_in=folders.append)
 
 
-@app.command(context_settings=_OVERRIDES)
+@app.command(context_settings=OVERRIDES)
 def resume(
     context: typer.Context,
     run: Annotated[Path, typer.Argument(help="The folder of a run.", exists=True, file_okay=False)],
@@ -78,7 +78,7 @@ def resume(
     imports: Import = None,
 ) -> None:
     """Go on with a run where it stopped, from its folder alone."""
-    with outcome(lambda: _rerun_command(sys.argv[1:])):
+    with outcome(lambda: rerun_command(sys.argv[1:])):
         from trainwright.experiment.stored import load_stored, refuse_masked
 
         import_files(imports)
@@ -109,7 +109,7 @@ def _train(loaded: Any, *, fresh: bool, force: bool, begins_in: Callable[[Path],
     typer.echo(f"The model is in {done.folder}. Try: {shlex.join(program())} evaluate {folder}")
 
 
-@app.command(context_settings=_OVERRIDES)
+@app.command(context_settings=OVERRIDES)
 def evaluate(
     context: typer.Context,
     target: Target,
@@ -132,7 +132,7 @@ def evaluate(
                 typer.echo(f"  {name:<28}{value:.6g}")
 
 
-@app.command(context_settings=_OVERRIDES)
+@app.command(context_settings=OVERRIDES)
 def predict(
     context: typer.Context,
     target: Target,
@@ -157,7 +157,7 @@ def predict(
             typer.echo(f"{rows} predictions in {path}")
 
 
-@app.command(context_settings=_OVERRIDES)
+@app.command(context_settings=OVERRIDES)
 def check(
     context: typer.Context,
     experiment: ExperimentFile,
@@ -222,7 +222,7 @@ def import_files(files: list[Path] | None) -> None:
         import_file(file, "--import")
 
 
-def _rerun_command(words: list[str], new_folder: Path | None = None) -> str:
+def rerun_command(words: list[str], new_folder: Path | None = None) -> str:
     if new_folder is not None:
         # The same command would begin yet another run.
         return shlex.join([*program(), "resume", str(new_folder)])

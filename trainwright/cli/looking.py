@@ -9,13 +9,13 @@ from typing import Annotated
 import typer
 
 from trainwright.cli.app import app
-from trainwright.cli.experiments import _OVERRIDES, ExperimentFile, Import, Trust, import_files, outcome
+from trainwright.cli.experiments import OVERRIDES, ExperimentFile, Import, Trust, import_files, outcome
 from trainwright.config.errors import ConfigError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as docs/run-commands.md describes it.")]
 
 
-@app.command(context_settings=_OVERRIDES)
+@app.command(context_settings=OVERRIDES)
 def look(
     context: typer.Context,
     experiment: ExperimentFile,
@@ -41,7 +41,7 @@ def look(
         typer.echo(f"{batch}\n\n{model}")
 
 
-@app.command("lr-find", context_settings=_OVERRIDES)
+@app.command("lr-find", context_settings=OVERRIDES)
 def lr_find(
     context: typer.Context,
     experiment: ExperimentFile,

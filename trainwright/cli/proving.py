@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from trainwright.cli.app import FAILED, app
-from trainwright.cli.experiments import _OVERRIDES, ExperimentFile, Import, Trust, import_files, outcome
+from trainwright.cli.experiments import OVERRIDES, ExperimentFile, Import, Trust, import_files, outcome
 
 
-@app.command(context_settings=_OVERRIDES)
+@app.command(context_settings=OVERRIDES)
 def prove(
     context: typer.Context,
     experiment: ExperimentFile,

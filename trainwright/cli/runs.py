@@ -128,9 +128,16 @@ def report(
         os.nice(10)
         _wait_for_its_end(run)
     with outcome():
+        from trainwright.config.errors import ConfigError
         from trainwright.report.page import write_report
+        from trainwright.report.sweep_page import is_sweep, write_sweep_report
 
-        written = write_report(run, interactive=interactive)
+        if is_sweep(run):
+            if interactive:
+                raise ConfigError("--interactive is for the report of a run, and this is the folder of a sweep.")
+            written = write_sweep_report(run)
+        else:
+            written = write_report(run, interactive=interactive)
         if as_json:
             _print_json({"html": str(written.html), "markdown": str(written.markdown)})
         else:

@@ -81,6 +81,50 @@ class DataSection:
 
 
 @dataclass(kw_only=True)
+class SearchSection:
+    """What ``trainwright sweep`` tries."""
+
+    space: dict[str, Any] = field(default_factory=dict)
+    """Settings that are searched, each with a list of choices, {range: [low, high]} or {log_range: [low, high]}; step:
+    makes a range coarser, when: {other.setting: value} searches it only then."""
+
+    trials: int | None = None
+    """How many trainings; by default 20, or all points of a grid."""
+
+    metric: str | dict[str, str] | None = None
+    """What is best: a metric of the evaluation, by default the one whose model is kept; several as {accuracy: maximize,
+    parameters: minimize}. parameters, flops and latency_ms (of one sample) count too."""
+
+    direction: str | None = None
+    """maximize or minimize; by default what suits the metric's name."""
+
+    method: str = "tpe"
+    """How values are chosen: tpe, random, grid, or nsga2 (evolution)."""
+
+    prune: str | None = None
+    """Which trials end early: median (worse than half of the others at that step), hyperband, or none; by default
+    median, and none with several metrics."""
+
+    seed: int | None = None
+    """Of the choices; by default training.seed."""
+
+    timeout: str | None = None
+    """No trial is begun after it: 30 minutes, 2 hours."""
+
+    limits: dict[str, float] = field(default_factory=dict)
+    """The most that a model may have: parameters, flops or latency_ms; one beyond is not trained and does not count."""
+
+    inherit: bool = False
+    """Whether a trial begins with the weights of the best so far, where they fit."""
+
+    keep: str = "best"
+    """Whose weights stay: those of the best trials, or of all."""
+
+    storage: str = "sqlite"
+    """How the study is stored: sqlite, or journal (for folders that several machines share)."""
+
+
+@dataclass(kw_only=True)
 class Experiment:
     """The whole file."""
 
@@ -122,3 +166,6 @@ class Experiment:
 
     distill_teacher: str | None = None
     """Another name of teacher."""
+
+    search: SearchSection | None = None
+    """Which settings trainwright sweep tries; a training passes it over."""

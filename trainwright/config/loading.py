@@ -10,7 +10,7 @@ from typing import Any
 
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.errors import ConfigError
-from trainwright.config.experiment import DataSection, Experiment, ModelSection
+from trainwright.config.experiment import DataSection, Experiment, ModelSection, SearchSection
 from trainwright.config.fields import AllFields
 from trainwright.config.fields.distributed import DistributedFields
 from trainwright.config.fields.saving import SavingFields
@@ -22,7 +22,7 @@ from trainwright.config.yaml12 import DEEPEST, Document, Place, read_yaml, read_
 COMMAND_LINE = "command line"
 #: What may be written as one word, and the key that it then stands for.
 _SHORT_FORMS = {"model": "name", "data": "train"}
-_SECTIONS: dict[str, type] = {"model": ModelSection, "data": DataSection}
+_SECTIONS: dict[str, type] = {"model": ModelSection, "data": DataSection, "search": SearchSection}
 #: Sections whose keys are TrainingArguments.
 ARGUMENT_SECTIONS = ("training", "checkpoint", "parallel")
 #: Sections that list things by name, each perhaps with options.
@@ -99,7 +99,7 @@ def experiment_from(
                 raise ConfigError(f"{COMMAND_LINE}: trust={value}: write --trust, trust=true or trust=false.")
             trust = trust or value
             continue
-        given.add(_put(data, place, value))
+        given.add(put_value(data, place, value))
     loaded = Loaded(_validated(data, document, frozenset(given)), document, frozenset(given), trust, folder)
     _refuse_untrusted(loaded)
     return loaded
@@ -159,7 +159,7 @@ def read_override(text: str) -> Any:
     return text if isinstance(value, (dict, list)) and text.lstrip()[:1] not in ("{", "[") else value
 
 
-def _put(data: dict[str, Any], place: Place, value: object) -> Place:
+def put_value(data: dict[str, Any], place: Place, value: object) -> Place:
     """Set a value; returns where, which for a short form is one level deeper."""
     if len(place) == 1 and place[0] in _SHORT_FORMS and isinstance(value, str):
         place = (*place, _SHORT_FORMS[str(place[0])])

@@ -81,6 +81,7 @@ def train(
     force: bool = False,
     say: Say = print,
     begins_in: Callable[[Path], None] | None = None,
+    ready: Callable[[Built], None] | None = None,
 ) -> Trained:
     """Train, or go on where the last run of the same experiment stopped.
 
@@ -88,6 +89,7 @@ def train(
         fresh: In a new folder beside it.
         force: Also where another training writes.
         begins_in: Is told the folder.
+        ready: Is given what will be trained, before the first step; not called where nothing is left to do.
     """
     place = rank_from_environment()
     is_first = place.rank == 0
@@ -113,6 +115,8 @@ def train(
         raise
     if isinstance(built, Trained):
         return built
+    if ready is not None:
+        ready(built)
     for note in built.prepared.notes if is_first else []:
         say(f"{built.task}: {note}")
     was_over = read_finished(folder) is not None

@@ -50,6 +50,8 @@ def resolved(loaded: Loaded) -> dict[str, Any]:
         sections[section] = {_as_anywhere(loaded, (section, name), name): options for name, options in named}
     for section in ARGUMENT_SECTIONS:
         sections[section] = {name: value for name, value in sections[section].items() if name not in _OF_ONE_START}
+    # Not of this training: what others of the same experiment try.
+    sections["search"] = None
     # Going on from the folder, it is still called what its first file was called.
     sections["name"] = run_name(loaded)
     return {name: value for name, value in sections.items() if value not in (None, {}, [])}
