@@ -9,6 +9,7 @@ class MissingMetricError(KeyError, ValueError):
     """The metric that decides which model is best is not among those an evaluation produced."""
 
     def __init__(self, wanted: str, available: list[str]) -> None:
+        self.wanted, self.available = wanted, available
         self.message = (
             f"metric_for_best_model is {wanted!r}, but evaluation produces only: {', '.join(sorted(available))}. "
             "Set metric_for_best_model to one of these, or return it from compute_metrics."

@@ -23,7 +23,7 @@ def unused_keys(loaded: Loaded, task: str) -> list[str]:
     said = {name for name, default in usual.items() if name != "options" and getattr(data, name) != default}
     # A task that does not say what it reads may read anything.
     reads = getattr(task_kit(task), "reads", _OF_SOME_TASKS)
-    found = [
+    found: list[tuple[tuple[str, ...], str]] = [
         (("data", name), f"the task {task} has no use for it")
         for name in _OF_SOME_TASKS
         if name in said and name not in reads
@@ -39,6 +39,8 @@ def unused_keys(loaded: Loaded, task: str) -> list[str]:
     if is_local(loaded):
         found += [(("model", "tokenizer"), "this model has none")] if model.tokenizer else []
         found += [] if model.pretrained else [(("model", "pretrained"), "this model always starts from new weights")]
+    if loaded.experiment.search is not None:
+        found.append((("search",), "this is one training; trainwright sweep makes many"))
     return [f"{loaded.where(place)}: {'.'.join(place)} does nothing: {why}." for place, why in found]
 
 

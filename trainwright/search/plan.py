@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,12 +48,25 @@ class Goal:
             return float(measured[self.name])
         key = self.name if self.name.startswith("eval_") else f"eval_{self.name}"
         if key not in metrics:
-            known = sorted(name.removeprefix("eval_") for name in metrics if name.startswith("eval_"))
-            raise ConfigError(
-                f"search.metric: the evaluation has no {self.name!r}{suggestion(self.name, known)}; it has "
-                f"{', '.join(known) or 'nothing'}, and {', '.join(MEASURES)} are measured."
-            )
+            raise unknown_metric(self.name, metrics)
         return float(metrics[key])
+
+
+class UnknownMetricError(ConfigError):
+    """No evaluation of the experiment has the metric that is searched by."""
+
+
+def unknown_metric(name: str, metrics: Iterable[str]) -> UnknownMetricError:
+    """The error that says what there is instead."""
+    known = sorted(
+        one.removeprefix("eval_")
+        for one in metrics
+        if one.startswith("eval_") and not one.endswith(("_runtime", "_per_second"))
+    )
+    return UnknownMetricError(
+        f"search.metric: the evaluation has no {name!r}{suggestion(name, known)}; it has "
+        f"{', '.join(known) or 'nothing'}, and {', '.join(MEASURES)} are measured."
+    )
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import time
 import uuid
 import warnings
@@ -70,7 +71,15 @@ def open_study(plan: Plan) -> Any:
     if planned is None:
         study.set_user_attr(PLANNED, now)
     elif planned != now:
-        _refuse_another(plan, planned, now)
+        if any(plan.folder.glob("trial-*/checkpoint-*")) or any(
+            kind_of(trial) in COUNTED for trial in study.get_trials(deepcopy=False)
+        ):
+            _refuse_another(plan, planned, now)
+        # Nothing has come of it yet: whoever began it has mended something.
+        optuna.delete_study(study_name=plan.name, storage=study._storage)
+        for folder in plan.folder.glob("trial-[0-9][0-9][0-9][0-9]"):
+            shutil.rmtree(folder)
+        return open_study(plan)
     return study
 
 

@@ -19,7 +19,7 @@ from trainwright.callbacks.progress import PrinterCallback, ProgressCallback
 from trainwright.checkpoint.directory import list_checkpoints
 from trainwright.config.backends import rank_from_environment
 from trainwright.config.errors import ConfigError
-from trainwright.core.errors import GivenUp, NonFiniteError
+from trainwright.core.errors import GivenUp, MissingMetricError, NonFiniteError
 from trainwright.core.files import replace_text
 from trainwright.core.finished import Finished, mark_finished
 from trainwright.core.json_files import read_json
@@ -29,7 +29,7 @@ from trainwright.experiment.running import is_refusal, train
 from trainwright.search.inheriting import FILE as INHERITED
 from trainwright.search.inheriting import inherit
 from trainwright.search.measures import measure
-from trainwright.search.plan import Plan, trial_experiment
+from trainwright.search.plan import Plan, UnknownMetricError, trial_experiment, unknown_metric
 from trainwright.search.study import Ending
 
 RESULT = "trial.json"
@@ -118,10 +118,10 @@ def run_trial(job: Job) -> Ending:
 def _failed(error: Exception, built: list[Built]) -> Ending:
     """Values that make no model are not the same as a training that broke."""
     line = (str(error).strip().splitlines() or [""])[0][:500]
-    refused = isinstance(error, ValueError) and is_refusal(error)
-    if refused and "search.metric" in line:
+    if isinstance(error, UnknownMetricError):
         # So it will be in all trials.
         raise error
+    refused = isinstance(error, ValueError) and is_refusal(error)
     # Without a model, or refused before the first step.
     is_impossible = not built or (refused and built[0].trainer.state.global_step == 0)
     return Ending("impossible" if is_impossible else "failed", reason=f"{type(error).__name__}: {line}")
@@ -135,7 +135,9 @@ def _trained(job: Job, built: list[Built]) -> Ending:
         if not measured:
             found = measure(made, {*plan.limits, *(goal.name for goal in plan.goals)})
             # Times differ from process to process, and all have to decide alike.
-            measured.update(made.trainer._setup.backend.gather(found)[0])
+            backend = made.trainer._setup.backend
+            backend.start(made.args)
+            measured.update(backend.gather(found)[0])
             if rank_from_environment().rank == 0:
                 _store(job.folder, measured=measured)
         _refuse_beyond(plan.limits, measured)
@@ -145,9 +147,14 @@ def _trained(job: Job, built: list[Built]) -> Ending:
             made.trainer.remove_callback(shown)
         made.trainer._setup.search = Watched(job, made)
 
-    trained = train(
-        _quiet(trial_experiment(plan.base, job.chosen, job.folder), plan), say=lambda text: None, ready=ready
-    )
+    loaded = _quiet(trial_experiment(plan.base, job.chosen, job.folder), plan)
+    try:
+        trained = train(loaded, say=lambda text: None, ready=ready)
+    except ConfigError as error:
+        if not isinstance(missing := error.__cause__, MissingMetricError):
+            raise
+        # Its message is of an argument, and here it is the search that wants it.
+        raise unknown_metric(missing.wanted.removeprefix("eval_"), missing.available) from None
     values = [goal.value(trained.metrics, measured) for goal in plan.goals]
     if any(math.isnan(value) for value in values):
         return Ending("diverged", reason="its metric is not a number")
