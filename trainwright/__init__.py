@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from trainwright.engines.torch.ema import EMACallback as EMACallback
     from trainwright.engines.torch.module import Module as Module
     from trainwright.engines.torch.randomness import set_seed as set_seed
+    from trainwright.search.sweep import sweep as sweep
     from trainwright.trainer import Seq2SeqTrainer as Seq2SeqTrainer
     from trainwright.trainer import Trainer as Trainer
     from trainwright.training.keep_best import KeepBest as KeepBest
@@ -118,6 +119,7 @@ _HOMES = {
     "register": "config.registry",
     "registered": "config.registry",
     "set_seed": "engines.torch.randomness",
+    "sweep": "search.sweep",
 }
 
 #: What else a script imports beside transformers' Trainer, and is handed on from there: one import line is enough.

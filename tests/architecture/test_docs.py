@@ -193,6 +193,10 @@ MODULES = [
     "recipes.quantization.rounding",
     "recipes.quantization.schemes",
     "training.keep_best",
+    "search.inheriting",
+    "search.sweep",
+    "trainer.seeded_sampler",
+    "plots.search",
     "proving.formats",
     "proving.result",
     "trainer.trainer",
@@ -239,7 +243,7 @@ def test_code_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 #: Pages that are followed like a person at a shell would: named files are written, commands run, from top to bottom.
-WALKS = ["experiments.md"]
+WALKS = ["experiments.md", "search.md"]
 
 
 @pytest.mark.full

@@ -26,7 +26,7 @@ PUBLIC_NAMES = set(
     Seq2SeqTrainer Seq2SeqTrainingArguments TrackedRun Tracker TrainOutput Trainer TrainerCallback TrainerControl
     TrainerState TrainingArguments __version__ default_data_collator enable_full_determinism get_last_checkpoint
     load_experiment register registered
-    set_seed
+    set_seed sweep
     """.split()  # noqa: SIM905
 )
 

@@ -39,7 +39,7 @@ def runs(
     """List runs: state, last and best metric, when they were last active, size on disk."""
     with outcome():
         from trainwright.config.errors import ConfigError
-        from trainwright.report.listing import HEAD, listed, row_of, runs_below
+        from trainwright.report.listing import HEAD, listed, row_of, runs_below, sweeps_below
         from trainwright.report.state import STATES
 
         if state is not None and state not in STATES:
@@ -51,6 +51,8 @@ def runs(
         if as_json:
             _print_json(found)
             return
+        for one in sweeps_below(root) if state is None else []:
+            typer.echo(f"{one} is a sweep: {shlex.join([*program(), 'runs', str(one)])} lists its trials.")
         if not found:
             typer.echo(f"There are no {'' if state is None else f'{state} '}runs in {root}.")
             return

@@ -19,6 +19,7 @@ from trainwright.report.lines import last_lines
 from trainwright.report.page import HTML
 from trainwright.report.state import state_of
 from trainwright.report.stored_run import METRICS, PERFORMANCE, is_run, last_logged, main_metric, planned_in
+from trainwright.report.sweep_page import is_sweep
 from trainwright.report.words import ago, shortened, size_of, value_of
 
 #: How far below the folder runs are looked for.
@@ -29,8 +30,18 @@ _METRIC = re.compile(rb"^metric_for_best_model: *['\"]?([^'\"\r\n]{1,80})", re.M
 
 
 def runs_below(folder: Path) -> Iterator[Path]:
-    """Folders of runs, in the order of their names; also runs inside of runs."""
+    """Folders of runs, in the order of their names; also runs inside of runs, but no trials of a sweep below it."""
     yield from _below(folder, 0)
+
+
+def sweeps_below(folder: Path) -> list[Path]:
+    """Folders of sweeps, whose trials :func:`runs_below` leaves out."""
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+    return [path for path in found if is_sweep(path)]
 
 
 def _below(folder: Path, depth: int) -> Iterator[Path]:
@@ -41,7 +52,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
         return
     if is_run(folder):
         yield folder
-    if depth < _DEEPEST:
+    if depth < _DEEPEST and not (depth and is_sweep(folder)):
         for entry in found:
             if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(_PARTS):
                 yield from _below(Path(entry.path), depth + 1)

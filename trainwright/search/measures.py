@@ -12,7 +12,6 @@ import torch
 from trainwright.config.errors import ConfigError
 from trainwright.engines.torch.targets import base_model
 from trainwright.experiment.building import Built
-from trainwright.looking.summary import summary
 from trainwright.proving.copies import random_numbers_put_back
 
 _WARM_UP, _RUNS = 5, 30
@@ -23,7 +22,7 @@ def measure(built: Built, wanted: Iterable[str]) -> dict[str, float]:
     wanted = set(wanted)
     found: dict[str, float] = {"parameters": float(sum(one.numel() for one in built.prepared.model.parameters()))}
     if "flops" in wanted:
-        flops = summary(built.trainer._setup).flops_per_sample
+        flops = built.trainer.summary().flops_per_sample
         if flops is None:
             raise ConfigError("search: flops cannot be counted for this model; leave them out, or use latency_ms.")
         found["flops"] = flops

@@ -73,13 +73,8 @@ def sweep(
     >>> len(found.trials), found.best is not None
     (2, True)
     """
-    if rank_from_environment().world_size > 1:
-        raise ConfigError(
-            "A sweep chooses for all processes: start it by itself, and run several trials at once with --workers."
-        )
-    if workers < 1 or processes < 1:
-        raise ConfigError(f"{workers} workers with {processes} processes: give 1 or more of each.")
     loaded = _loaded(experiment, overrides, trust)
+    _refuse_counts(workers, processes)
     plan = read_plan(loaded)
     if fresh:
         plan = dataclasses.replace(plan, folder=_new_folder(plan))
@@ -89,9 +84,8 @@ def sweep(
     goals = ", ".join(f"{goal.direction} {goal.name}" for goal in plan.goals)
     say(f"{plan.folder}: {goals}, {plan.trials} trials, {plan.method}.")
     threads = _threads(study, max(1, torch.get_num_threads() // workers))
-    description = description_of(
-        loaded, plan.folder, threads, processes, [str(Path(one).absolute()) for one in imports]
-    )
+    files = [str(Path(one).absolute()) for one in imports]
+    description = description_of(loaded, plan.folder, threads, processes, files)
     if processes > 1:
         refuse_secrets(description)
     if workers > 1:
@@ -100,8 +94,17 @@ def sweep(
         work_on(plan, study, threads=threads, say=say, description=description if processes > 1 else None)
     with alone(plan.folder):
         found = write_results(plan, study, is_over=True)
-    report = write_sweep_report(plan.folder).html
-    return dataclasses.replace(found, report=report)
+    return dataclasses.replace(found, report=write_sweep_report(plan.folder).html)
+
+
+def _refuse_counts(workers: int, processes: int) -> None:
+    if rank_from_environment().world_size > 1:
+        raise ConfigError(
+            "A sweep chooses for all processes: start it by itself; --workers trains several trials at once, and --nproc "
+            "each in several processes."
+        )
+    if workers < 1 or processes < 1:
+        raise ConfigError(f"{workers} workers with {processes} processes: give 1 or more of each.")
 
 
 def _loaded(experiment: Any, overrides: Sequence[str], trust: bool) -> Loaded:

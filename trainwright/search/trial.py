@@ -31,6 +31,7 @@ from trainwright.search.inheriting import inherit
 from trainwright.search.measures import measure
 from trainwright.search.plan import Plan, UnknownMetricError, trial_experiment, unknown_metric
 from trainwright.search.study import Ending
+from trainwright.trainer.search import let_search_watch
 
 RESULT = "trial.json"
 _GIVEN_UP = "given up: others were better at this point"
@@ -77,7 +78,7 @@ class Watched:
                 self._job.trial.report(goal.value(metrics, {}), evaluation)
             state = self._built.trainer.state
             hopeless = state.global_step < state.max_steps and self._job.trial.should_prune()
-        if self._built.trainer._setup.backend.gather(hopeless)[0]:
+        if self._built.trainer.engine.backend.gather(hopeless)[0]:
             raise GivenUp
 
 
@@ -135,7 +136,7 @@ def _trained(job: Job, built: list[Built]) -> Ending:
         if not measured:
             found = measure(made, {*plan.limits, *(goal.name for goal in plan.goals)})
             # Times differ from process to process, and all have to decide alike.
-            backend = made.trainer._setup.backend
+            backend = made.trainer.engine.backend
             backend.start(made.args)
             measured.update(backend.gather(found)[0])
             if rank_from_environment().rank == 0:
@@ -145,7 +146,7 @@ def _trained(job: Job, built: list[Built]) -> Ending:
             inherit(made.prepared.model, job.folder / INHERITED)
         for shown in (ProgressCallback, PrinterCallback):
             made.trainer.remove_callback(shown)
-        made.trainer._setup.search = Watched(job, made)
+        let_search_watch(made.trainer, Watched(job, made))
 
     loaded = _quiet(trial_experiment(plan.base, job.chosen, job.folder), plan)
     try:

@@ -10,6 +10,7 @@ from trainwright.config.arguments import TrainingArguments
 from trainwright.core.backend import Backend
 from trainwright.core.errors import GivenUp
 from trainwright.core.results import BestRun
+from trainwright.trainer.seeded_sampler import seeded_sampler
 
 Objective = Callable[[dict[str, float]], Any]
 Space = Callable[[Any], dict[str, Any]]
@@ -33,6 +34,11 @@ class Search:
             is_hopeless = self.trial.should_prune()
         if self._backend.gather(is_hopeless)[0]:
             raise GivenUp
+
+
+def let_search_watch(trainer: Any, search: Any) -> None:
+    """Let ``search`` hear of each evaluation of a training that is about to begin, and end it."""
+    trainer._setup.search = search
 
 
 def search_hyperparameters(
@@ -78,6 +84,9 @@ def _lead(
     optuna = _import_optuna()
     timeout, jobs = options.pop("timeout", None), options.pop("n_jobs", 1)
     several = isinstance(direction, list)
+    seed = trainer.args.seed
+    # As Optuna would choose, and again alike.
+    options.setdefault("sampler", seeded_sampler(lambda number: optuna.samplers.TPESampler(seed=number), seed))
     study = optuna.create_study(**({"directions": direction} if several else {"direction": direction}), **options)
 
     def run(trial: Any) -> Any:

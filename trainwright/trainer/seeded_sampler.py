@@ -16,7 +16,7 @@ def seeded_sampler(make: Callable[[int], Any], seed: int) -> Any:
     >>> import optuna
     >>> sampler = seeded_sampler(lambda seed: optuna.samplers.RandomSampler(seed=seed), 7)
     >>> [optuna.create_study(sampler=sampler).ask().suggest_int("width", 1, 100) for _ in range(2)]
-    [53, 53]
+    [87, 87]
     """
     import optuna
 

@@ -207,7 +207,9 @@ class Trainer(Methods):
         """Train ``n_trials`` times with arguments from ``hp_space(trial)`` and return the best.
 
         ``compute_objective`` turns evaluation metrics into the number to optimise: the loss by default, or the sum of
-        the metrics where ``compute_metrics`` gives any. ``kwargs`` go to ``optuna.create_study``.
+        the metrics where ``compute_metrics`` gives any. ``kwargs`` go to ``optuna.create_study``; without a ``sampler``
+        among them the choices follow from ``seed``, and the same call makes them again. ``trainwright.sweep`` searches
+        experiments, goes on after a kill, and uses several processes.
         """
         if self.model_init is None:
             raise ValueError("hyperparameter_search needs a new model for each trial: pass model_init= to the Trainer.")

@@ -11,6 +11,7 @@ from trainwright.compat.accmt.hyperparameters import HyperParameters, Scheduler,
 from trainwright.compat.accmt.modules import AcceleratorModule
 from trainwright.compat.accmt.this_process import ThisProcess
 from trainwright.compat.accmt.trainer import Trainer
+from trainwright.trainer.seeded_sampler import seeded_sampler
 
 _SEED = 42
 _WHOLE = ("epochs", "max_steps")
@@ -111,7 +112,7 @@ class HyperParameterSearch:
         if this_group() is not None:
             raise ValueError("HyperParameterSearch looks at evaluations after each trial: use launch, not alaunch.")
         # Seeded, so that the same search chooses the same values again.
-        sampler = optuna.samplers.TPESampler(seed=_SEED)
+        sampler = seeded_sampler(lambda seed: optuna.samplers.TPESampler(seed=seed), _SEED)
         study = optuna.create_study(direction=direction, sampler=sampler, study_name="Hyper Parameter Search")
         study.optimize(lambda trial: self._score(trial, best_metric_fn or _validation_loss), n_trials=n_trials)
         if not any(trial.value is not None for trial in study.trials):
