@@ -100,8 +100,8 @@ def sweep(
 def _refuse_counts(workers: int, processes: int) -> None:
     if rank_from_environment().world_size > 1:
         raise ConfigError(
-            "A sweep chooses for all processes: start it by itself; --workers trains several trials at once, and --nproc "
-            "each in several processes."
+            "A sweep chooses for all processes: start it by itself; --workers trains several trials at once, and "
+            "--nproc each in several processes."
         )
     if workers < 1 or processes < 1:
         raise ConfigError(f"{workers} workers with {processes} processes: give 1 or more of each.")
