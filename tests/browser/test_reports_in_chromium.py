@@ -196,3 +196,49 @@ def test_a_comparison_in_a_browser(tmp_path: Path, opened: Opened) -> None:
     opened.look_at(tmp_path / "both.html")
     assert opened.is_quiet()
     assert all_pictures_are_drawn(opened.page)
+
+
+def test_the_report_of_a_sweep(tmp_path: Path, opened: Opened) -> None:
+    (tmp_path / "sizes.yaml").write_text(
+        """
+model: {name: mlp}
+data: {train: digits, limit_train: 400}
+training: {num_train_epochs: 4}
+search:
+  trials: 12
+  space:
+    training.learning_rate: {log_range: [1e-4, 1e-1]}
+    training.optim: [sgd, adamw_torch]
+    model.options.width: {range: [8, 64], step: 8}
+"""
+    )
+    said = call("sweep", "sizes.yaml", cwd=tmp_path)
+    folder = tmp_path / "runs" / "sizes-sweep"
+    assert f"{Path('runs/sizes-sweep/report.html')}" in said
+    opened.look_at(folder / "report.html")
+    assert opened.is_quiet()
+    shown = opened.page.locator("body").inner_text()
+    best = json.loads((folder / "sweep.json").read_text())["best"][0]
+    assert f"trial {best}" in shown
+    assert "model.options.width" in shown
+    assert opened.page.locator("img").count() >= 4
+    opened.page.screenshot(path=str(PICTURES / "sweep.png"), full_page=True)
+
+
+def test_hostile_words_in_a_sweep_do_nothing(tmp_path: Path, opened: Opened) -> None:
+    word = HOSTILE[0]
+    trial = {"state": word, "values": {word: 0.5}, "settings": {word: word}, "reason": word, "folder": word}
+    trials = [{"number": number, **trial, "course": [[1, 0.1], [2, word], [3, 0.3 + number]]} for number in range(3)]
+    trials += [{"number": 3, "state": "done", "values": {word: 0.7}, "settings": {word: [word]}, "course": word}]
+    trials += [{"number": word, "state": "done", "values": word, "settings": 3, "measured": word, "parent": word}]
+    found = {"form": 1, "name": word, "state": word, "goals": [{"metric": word, "direction": word}], "best": [3, word]}
+    folder = tmp_path / "sweep"
+    folder.mkdir()
+    (folder / "sweep.json").write_text(json.dumps({**found, "trials": trials, "importance": {word: 0.5, "b": word}}))
+    call("report", str(folder), cwd=tmp_path)
+    opened.look_at(folder / "report.html")
+    opened.page.wait_for_timeout(300)
+    assert opened.is_quiet()
+    assert opened.page.locator("iframe, object, embed, form, a").count() == 0
+    assert word in opened.page.locator("body").inner_text()
+    assert call("report", str(folder), "--interactive", cwd=tmp_path, expect=2) == ""

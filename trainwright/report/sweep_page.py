@@ -21,7 +21,7 @@ from trainwright.report.words import shortened, value_of
 SWEEP = "sweep.json"
 _LARGEST = 2**26
 _MOST_ROWS = 300
-_MOST_CURVES = 20
+_MOST_CURVES = 4
 
 
 def is_sweep(folder: Path) -> bool:
@@ -127,7 +127,7 @@ def _course(found: dict[str, Any], done: list[dict[str, Any]]) -> Section:
     lines = [line for one in found["trials"][-200:] if (line := _line(one)) is not None]
     goal, minimize = _goals(found)[0]
     lines = sorted(lines, key=lambda line: float(line.y[-1]), reverse=not minimize)[:_MOST_CURVES]
-    drawn = curves(lines[:7], x_label="evaluation", y_label=goal) if lines else ""
+    drawn = curves(lines, x_label="evaluation", y_label=goal) if lines else ""
     if drawn:
         blocks.append(Picture("The best trials while they were trained", [("", drawn)]))
     return Section("Course", blocks)
