@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from trainwright.core.backend import Backend
+from trainwright.engines.torch.copying import Copying
 from trainwright.engines.torch.memory import is_out_of_memory, release_memory
 from trainwright.engines.torch.meter import WeightedMean
-from trainwright.engines.torch.moving import from_numpy, move, to_numpy
+from trainwright.engines.torch.moving import from_numpy, to_numpy
 from trainwright.engines.torch.strategies.base import Strategy
 from trainwright.engines.torch.targets import count_rows
 
@@ -23,6 +24,7 @@ class TorchExchange:
         self.backend = backend
         self.weights = strategy
         self.is_alone = backend.world_size == 1
+        self._copy = Copying(device)
         self.runs_in_step = strategy.runs_in_step and not self.is_alone
 
     def most(self, number: int) -> int:
@@ -36,7 +38,7 @@ class TorchExchange:
 
     def to_device(self, value: object) -> Any:
         """Nested tensors on the run's device."""
-        return move(value, self.device)
+        return self._copy(value)
 
     def rows(self, batch: object) -> int:
         return count_rows(batch)
