@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from trainwright.core.backend import Backend
-from trainwright.engines.torch.copying import Copying
 from trainwright.engines.torch.memory import is_out_of_memory, release_memory
 from trainwright.engines.torch.meter import WeightedMean
-from trainwright.engines.torch.moving import from_numpy, to_numpy
+from trainwright.engines.torch.moving import from_numpy, move, to_numpy
 from trainwright.engines.torch.strategies.base import Strategy
 from trainwright.engines.torch.targets import count_rows
 
@@ -24,7 +23,6 @@ class TorchExchange:
         self.backend = backend
         self.weights = strategy
         self.is_alone = backend.world_size == 1
-        self._copy = Copying(device)
         self.runs_in_step = strategy.runs_in_step and not self.is_alone
 
     def most(self, number: int) -> int:
@@ -38,7 +36,7 @@ class TorchExchange:
 
     def to_device(self, value: object) -> Any:
         """Nested tensors on the run's device."""
-        return self._copy(value)
+        return move(value, self.device)
 
     def rows(self, batch: object) -> int:
         return count_rows(batch)
