@@ -2,6 +2,7 @@
 
     python bench/gpu.py                                  every row, trainwright with default arguments
     python bench/gpu.py 124M 1.2B --acceleration off     the same without acceleration
+    python bench/gpu.py 1.2B --deterministic             with full_determinism=True
     python bench/gpu.py 124M --library transformers      another library's Trainer
     python bench/gpu.py 124M --library transformers --compile
 
@@ -112,7 +113,7 @@ def operations(row: Row, model: Any) -> float:
     return passes * 2 * (parameters - embedding) * tokens + 3 * attention
 
 
-def measure(name: str, library: str, *, acceleration: str | None, compiles: bool) -> dict[str, Any]:
+def measure(name: str, library: str, given: argparse.Namespace) -> dict[str, Any]:
     """One training in this process."""
     import torch
 
@@ -134,9 +135,11 @@ def measure(name: str, library: str, *, acceleration: str | None, compiles: bool
                 times["compiled"] = torch._dynamo.utils.counters["stats"]["unique_graphs"]
             control.should_training_stop = state.global_step >= row.steps
 
-    options: dict[str, Any] = {} if acceleration is None else {"acceleration": acceleration}
-    if compiles:
+    options: dict[str, Any] = {} if given.acceleration is None else {"acceleration": given.acceleration}
+    if given.compile:
         options["torch_compile"] = True
+    if given.deterministic:
+        options["full_determinism"] = True
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         args = trainers.TrainingArguments(
             folder,
@@ -170,12 +173,13 @@ def main() -> None:
     parser.add_argument("--library", default="trainwright", choices=["trainwright", "transformers"])
     parser.add_argument("--acceleration")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
         logging.basicConfig(level=logging.INFO)
-        found = measure(given.rows[0], given.library, acceleration=given.acceleration, compiles=given.compile)
+        found = measure(given.rows[0], given.library, given)
         print("RESULT " + json.dumps(found))
         return
     for row in given.rows:

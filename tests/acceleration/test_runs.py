@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from pathlib import Path
@@ -221,6 +222,33 @@ def test_a_plain_way_that_does_not_fit_is_no_reason_to_train_so(
     assert event["used"] == ["logits"]
     assert event["gain"]["plain"] is None
     assert "in the plain way it does not fit into memory" in event["message"]
+
+
+class Unsteady(nn.Module):
+    """Adds up in another order every other time, as some kernels of GPUs do."""
+
+    times = itertools.count()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        loss = nn.functional.cross_entropy(self.layer(x), labels)
+        return {"loss": loss * (1 + next(self.times) % 2 * 2e-7)}
+
+
+@pytest.mark.parametrize("is_steady", [True, False])
+def test_a_run_says_whether_a_pass_gives_the_same_bits_twice(
+    is_steady: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acceleration, "TECHNIQUES", (Fits(),))
+    monkeypatch.setattr(Large, "has_room", True)
+    data = [{"x": torch.randn(3), "labels": torch.tensor(number % 2)} for number in range(24)]
+    trainer(tmp_path, Large() if is_steady else Unsteady(), data, acceleration="max").train()
+    event = told(tmp_path)
+    assert event["repeats"] is is_steady
+    assert ("full_determinism=True" in event["message"]) is not is_steady
 
 
 def test_what_is_not_compared_in_time_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,6 +137,24 @@ def test_a_resumed_run_ends_with_the_same_bits(varies: bool, tmp_path: Path) -> 
     assert saved["acceleration"]["on"]["device"] == torch.cuda.get_device_name()
 
 
+def test_long_texts_resume_to_the_bit_with_deterministic_kernels(tmp_path: Path) -> None:
+    """Attention adds up in no fixed order from a few hundred words on, and says so where nobody forbids it."""
+    options: dict[str, Any] = {"acceleration": "max", "max_steps": 6, "full_determinism": True}
+    data = rows([512] * 48)
+    try:
+        torch.compiler.reset()
+        whole = trainer(tmp_path / "whole", data, save_strategy="steps", save_steps=3, **options)
+        whole.train()
+        assert told(tmp_path / "whole")["used"] == ["blocks", "logits", "clip"]
+        assert told(tmp_path / "whole")["repeats"] is True
+        torch.compiler.reset()
+        again = trainer(tmp_path / "again", data, **options)
+        again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-3"))
+        assert same(weights(again.model), weights(whole.model))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_texts_of_any_length_are_compiled_for_once(tmp_path: Path) -> None:
     torch.compiler.reset()
     seen: list[int] = []

@@ -218,6 +218,12 @@ def _tell(run: TrainingRun, verdict: Verdict | None = None) -> None:
     gain = None if verdict is None else verdict.gain
     if gain is not None:
         text += f" {gain}"
+    repeats = None if verdict is None else verdict.repeats
+    if repeats is False:
+        text += (
+            " The same pass gave other last bits the second time, because a kernel adds up in no fixed order (torch's "
+            "attention does): a resume is equal up to that, and to the bit, but slower, with full_determinism=True."
+        )
     if failed:
         text += f" Left out: {'; '.join(f'{name}, because {why}' for name, why in failed.items())}."
     run.events.record(
@@ -227,6 +233,7 @@ def _tell(run: TrainingRun, verdict: Verdict | None = None) -> None:
         level=logging.WARNING if failed else logging.INFO,
         left_out=found.left_out,
         gain=None if gain is None else gain.as_json(),
+        repeats=repeats,
         **found.as_json(),
     )
 

@@ -53,6 +53,8 @@ class Verdict:
     shapes: Any = None
     #: None where nothing passed, or the comparison has taken its time already.
     gain: Gain | None = None
+    #: Whether the same pass gives the same bits twice; None where ``gain`` is.
+    repeats: bool | None = None
 
 
 @contextmanager
@@ -89,13 +91,16 @@ def judge(setup: Setup, situation: Situation, candidates: list[Technique], call:
         verdict = _passing(situation, candidates, everything, _Plain.of(everything, setup), start + BUDGET)
         most = _most_bytes(situation.device)
         seconds = time.perf_counter() - start
-        gain = _gain(situation, verdict.passed, everything) if verdict.passed and seconds < BUDGET else None
+        gain, repeats = None, None
+        if verdict.passed and seconds < BUDGET:
+            gain = _gain(situation, verdict.passed, everything)
+            repeats = _repeats(situation, verdict.passed, everything, lambda: restore_random_state(setup, random))
     finally:
         torch.clear_autocast_cache()
         restore_random_state(setup, random)
         release_memory(setup.engine.device)
     peak = most if most > most_before else 0
-    return replace(verdict, seconds=seconds, peak=peak, shapes=call.shapes(), gain=gain)
+    return replace(verdict, seconds=seconds, peak=peak, shapes=call.shapes(), gain=gain, repeats=repeats)
 
 
 def _compile_as_then(situation: Situation, candidates: list[Technique], everything: Passes, then: Any) -> None:
@@ -184,6 +189,27 @@ def _gain(situation: Situation, techniques: list[Technique], everything: Passes)
         # A batch larger than what was compared: training will say what is wrong with it, or cut it.
         logger.debug("What accelerations bring was not measured: %s", _first_line(error))
         return None
+
+
+def _repeats(
+    situation: Situation, techniques: list[Technique], everything: Passes, rewind: Callable[[], None]
+) -> bool | None:
+    """Whether kernels give the same bits for the same numbers: some add up in whatever order their parts are ready."""
+    try:
+        with _installed(techniques, situation):
+            rewind()
+            first = everything.gradients()
+            rewind()
+            second = everything.gradients()
+    except Exception as error:
+        logger.debug("Whether a pass gives the same bits twice was not tried: %s", _first_line(error))
+        return None
+    # Bytes, since what is not a number equals nothing. One wait for all of them.
+    return bool(torch.stack([_same_bytes(first[name], second[name]) for name in first]).all())
+
+
+def _same_bytes(one: Tensor, other: Tensor) -> Tensor:
+    return (one.reshape(-1).view(torch.uint8) == other.reshape(-1).view(torch.uint8)).all()
 
 
 def _passing(
