@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from trainwright.core.errors import Preempted as Preempted
     from trainwright.core.modifier import Modifier as Modifier
     from trainwright.core.module import StepPlan as StepPlan
+    from trainwright.core.phases import Phase as Phase
     from trainwright.core.results import EvalPrediction as EvalPrediction
     from trainwright.core.results import PredictionOutput as PredictionOutput
     from trainwright.core.results import TrainOutput as TrainOutput
@@ -90,6 +91,7 @@ _HOMES = {
     "NonFiniteError": "core.errors",
     "NotSavedError": "core.errors",
     "OptimizerNames": "config",
+    "Phase": "core.phases",
     "PredictionOutput": "core.results",
     "Preempted": "core.errors",
     "PrinterCallback": "callbacks.progress",

@@ -119,6 +119,7 @@ _OF_EXPERIMENT = {
     "trackers": Effect.FREE,
     "callbacks": Effect.COURSE,
     "callbacks.monitor": Effect.FREE,
+    "phases": Effect.COURSE,
     "recipe": Effect.EXPERIMENT,
     "recipe_args": Effect.EXPERIMENT,
     "metadata_args": Effect.FREE,
@@ -143,6 +144,8 @@ def effect_of(name: str) -> Effect:
         # Dropout: the weights are the same ones.
         return Effect.COURSE
     words = name.split(".")
+    if section == "phases" and words[-1] in ("data", "limit"):
+        return Effect.EXPERIMENT
     for end in range(len(words), 0, -1):
         if (found := _OF_EXPERIMENT.get(".".join(words[:end]))) is not None:
             return found

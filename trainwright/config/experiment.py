@@ -125,6 +125,47 @@ class SearchSection:
 
 
 @dataclass(kw_only=True)
+class PhaseSection:
+    """Some epochs with settings of their own; what is left out is as training: says."""
+
+    epochs: int
+    """How many, at most."""
+
+    data: str | None = None
+    """What it learns from; the same kinds as data.train, with the same columns."""
+
+    limit: int | None = None
+    """Use only so many rows of it."""
+
+    trainable: str | list[str] | None = None
+    """Names of the parameters that are trained, the others rest: exact names or re:pattern."""
+
+    freeze: str | list[str] | None = None
+    """Names of those that rest, the others are trained."""
+
+    learning_rate: float | None = None
+    """Its highest rate."""
+
+    lr_scheduler_type: str | None = None
+    """Its schedule, over the steps of this phase alone."""
+
+    lr_scheduler_kwargs: dict[str, Any] | None = None
+    """Options of the schedule."""
+
+    warmup_steps: float | None = None
+    """Steps of warm-up, or below 1 a share of the phase's."""
+
+    weight_decay: float | None = None
+    """Of the parameters that decay."""
+
+    fresh_optimizer: bool = False
+    """Whether the optimizer forgets its averages of gradients when this phase begins."""
+
+    until: str | None = None
+    """Ends it earlier, with the epoch in which an evaluation shows this: eval_accuracy >= 0.9."""
+
+
+@dataclass(kw_only=True)
 class Experiment:
     """The whole file."""
 
@@ -166,6 +207,9 @@ class Experiment:
 
     distill_teacher: str | None = None
     """Another name of teacher."""
+
+    phases: dict[str, PhaseSection] = field(default_factory=dict)
+    """Phases of the training by name, one after the other, each with its epochs, data, rates and trained parameters."""
 
     search: SearchSection | None = None
     """Which settings trainwright sweep tries; a training passes it over."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.errors import ConfigError
-from trainwright.config.experiment import DataSection, Experiment, ModelSection, SearchSection
+from trainwright.config.experiment import DataSection, Experiment, ModelSection, PhaseSection, SearchSection
 from trainwright.config.fields import AllFields
 from trainwright.config.fields.distributed import DistributedFields
 from trainwright.config.fields.saving import SavingFields
@@ -187,6 +187,10 @@ def _validated(data: dict[str, Any], document: Document, given: frozenset[Place]
     for section, kind in _SECTIONS.items():
         if isinstance(data.get(section), dict):
             _refuse_unknown(partly, data[section], (section,), kind)
+    for name, phase in data["phases"].items() if isinstance(data.get("phases"), dict) else ():
+        if isinstance(phase, dict):
+            _refuse_unknown(partly, phase, ("phases", name), PhaseSection)
+            data["phases"][name] = {key: value for key, value in phase.items() if value is not None}
     for section in ARGUMENT_SECTIONS:
         if isinstance(data.get(section), dict):
             _refuse_unknown_arguments(partly, data[section], section)
@@ -343,6 +347,7 @@ def code_references(experiment: Experiment) -> list[tuple[Place, str]]:
         (("model", "metrics"), model.metrics),
         (("model", "loss"), model.loss),
         *((("data", part), getattr(data, part)) for part in ("train", "eval", "test")),
+        *((("phases", name, "data"), phase.data) for name, phase in experiment.phases.items()),
     ]
     for section in NAMED_SECTIONS:
         candidates += [((section, name), name) for name in getattr(experiment, section)]

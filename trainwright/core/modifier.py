@@ -58,6 +58,8 @@ class Site:
     logs: dict[str, float] = field(default_factory=dict)
     #: ``(modifier, "begins" or "ends", epoch)``: hears of each modifier's start and end.
     tell: Callable[[Modifier, str, float], None] = lambda modifier, what, epoch: None
+    #: ``(kind, message, **facts)``: writes into the event log.
+    note: Callable[..., None] = lambda kind, message, **facts: None
 
 
 @dataclass(kw_only=True, eq=False)

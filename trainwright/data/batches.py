@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Sequence, Sized
+from collections.abc import Callable, Collection, Iterator, Sequence, Sized
 from typing import Any
 
 import torch
@@ -119,6 +119,20 @@ class FixedBatches(ResumableBatches):
                 f"the sampler {type(self.sampler).__name__} has no length, so its batches cannot be counted"
             )
         return self.batches_after(0)
+
+    @property
+    def batches_in_epoch(self) -> Callable[[int], int] | None:
+        """How many batches an epoch has, where epochs differ."""
+        order = getattr(self.sampler, "order", self.sampler)
+        return self._count_of if getattr(order, "epochs_differ", False) else None
+
+    def _count_of(self, epoch: int) -> int:
+        now = self.epoch
+        self.set_epoch(epoch)
+        try:
+            return len(self)
+        finally:
+            self.set_epoch(now)
 
     def _counted(self, start: int, sample: int | None) -> int:
         return self.whole() if sample is None else start + self.batches_after(sample)

@@ -154,6 +154,8 @@ class TrainFeed:
         ``after_skip`` is called before the first batch is fetched: reading past samples may draw random numbers.
         Raises ``ValueError`` if the data or its settings have changed so that the place cannot be found.
         """
+        if self._by_index:
+            set_epoch(self.loader, position["epoch"])
         facts = self._facts()
         position = of_process(position, facts, self._process.rank)
         start = Start(0) if restart_epoch else start_from(position, facts, self.loader)

@@ -35,6 +35,9 @@ _FEWEST_MEGABATCHES = 4
 class Order(Sampler[int]):
     """An order over ``n`` samples that is told the epoch and is otherwise fixed."""
 
+    #: Whether epochs have other numbers of samples.
+    epochs_differ = False
+
     def __init__(self, n: int) -> None:
         if n < 0:
             raise ValueError(f"an order needs a sample count of at least 0, got {n}")

@@ -21,6 +21,7 @@ from trainwright.config.registry import find, load_object, split_reference
 from trainwright.config.seq2seq import Seq2SeqTrainingArguments
 from trainwright.core.data_words import DataWords
 from trainwright.core.modifier import Modifier
+from trainwright.core.phases import Phase
 from trainwright.engines.torch.randomness import set_seed
 from trainwright.experiment.sources import BUILT_IN, as_dataset, eval_split, first, hold_out, load_rows, resolve
 from trainwright.experiment.tasks import task_kit, task_name
@@ -55,6 +56,8 @@ def arguments_for(loaded: Loaded, **more: object) -> tuple[str, TrainingArgument
     task = task_name(loaded)
     kind = Seq2SeqTrainingArguments if task == "seq2seq" else TrainingArguments
     settings = {**_usual(loaded), **task_kit(task).defaults(loaded), **more}
+    if loaded.experiment.phases:
+        settings["num_train_epochs"] = sum(phase.epochs for phase in loaded.experiment.phases.values())
     if not _evaluates(loaded):
         for name in ("metric_for_best_model", "load_best_model_at_end"):
             settings.pop(name, None)
@@ -212,6 +215,7 @@ def _trainer(loaded: Loaded, args: TrainingArguments, prepared: Prepared, *, tra
         compute_metrics=metrics,
         preprocess_logits_for_metrics=prepared.preprocess_logits,
         callbacks=_callbacks(loaded) if training else None,
+        phases=_phases(loaded, prepared) if training else None,
         **(_recipe(loaded) if training else {}),
     )
     trainer.data_words = _words_of(prepared.facts)
@@ -230,6 +234,25 @@ def _loss(loaded: Loaded) -> Any:
     if name is None or split_reference(name) is None:
         return name
     return load_object(resolve(loaded, ("model", "loss"), name), "model.loss")
+
+
+def _phases(loaded: Loaded, prepared: Prepared) -> list[Phase] | None:
+    """The phases that the experiment lists, with the data of those that have their own."""
+    found = []
+    for name, said in loaded.experiment.phases.items():
+        place = ("phases", name)
+        settings = {one.name: getattr(said, one.name) for one in dataclasses.fields(said)}
+        own, limit = settings.pop("data"), settings.pop("limit")
+        if own is None and limit is not None:
+            raise loaded.error((*place, "limit"), "it counts rows of the phase's own data: add data:.")
+        try:
+            rows = None if own is None else prepared.encode(first(rows_of(loaded, "train", phase=name), limit))
+            found.append(Phase(name, train_dataset=rows, **settings))
+        except ConfigError:
+            raise
+        except ValueError as error:
+            raise loaded.error(place, str(error)) from error
+    return found or None
 
 
 def _recipe(loaded: Loaded) -> dict[str, Any]:

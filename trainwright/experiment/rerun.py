@@ -49,9 +49,10 @@ def changed_settings(loaded: Loaded, folder: Path) -> list[Change]:
         for name, old, new in found
         if name.split(".")[0] not in _NO_SETTINGS
     ]
-    if any(one.what == "data.train" for one in changes) and has_same_contents(loaded, folder, "train"):
+    moved = [one for one in changes if one.what == "data.train" or one.what.endswith(".data")]
+    if moved and has_same_contents(loaded, folder, "train"):
         # The same data, which was moved.
-        changes = [one._replace(effect=Effect.FREE.value) if one.what == "data.train" else one for one in changes]
+        changes = [one._replace(effect=Effect.FREE.value) if one in moved else one for one in changes]
     return changes
 
 

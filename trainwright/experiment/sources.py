@@ -63,15 +63,18 @@ def is_by_name(loaded: Loaded, kind: str, place: Place, name: str, *, here: bool
     return not path.exists() and not glob.glob(str(path)) and is_registered(kind, name)
 
 
-def load_rows(loaded: Loaded, part: str, *, name: str | None = None, split: str | None = None) -> Any:
-    """The rows that ``data.<part>`` (or ``name``) stands for: a dataset, or whatever the user's code gives."""
-    place: Place = ("data", part)
-    wanted = name if name is not None else getattr(loaded.experiment.data, part)
+def load_rows(
+    loaded: Loaded, part: str, *, name: str | None = None, split: str | None = None, phase: str | None = None
+) -> Any:
+    """The rows that ``data.<part>`` (or ``name``, or a phase) stands for: a dataset, or what the user's code gives."""
+    place: Place = ("data", part) if phase is None else ("phases", phase, "data")
+    said = getattr(loaded.experiment.data, part) if phase is None else loaded.experiment.phases[phase].data
+    wanted = name if name is not None else said
     if not wanted:
         raise ConfigError("command line: --data is empty.")
     options = loaded.experiment.data.options
     if is_by_name(loaded, "dataset", place, wanted, here=name is not None):
-        made = find("dataset", wanted, f"data.{part}")
+        made = find("dataset", wanted, ".".join(map(str, place)))
         # Ours take no options; `unused.py` says so where some are given.
         return _called(made, {} if wanted in BUILT_IN else options)
     found = resolve(loaded, place, wanted) if name is None else named_here(wanted)
@@ -80,7 +83,7 @@ def load_rows(loaded: Loaded, part: str, *, name: str | None = None, split: str 
             ("data", "options"), "streaming: an experiment reads its data whole; use a Trainer in Python."
         )
     if split_reference(found) is not None:
-        return _called(load_object(found, f"data.{part}"), options)
+        return _called(load_object(found, ".".join(map(str, place))), options)
     try:
         return _read(found, options, split or loaded.experiment.data.train_split)
     except ConfigError:

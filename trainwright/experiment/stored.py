@@ -41,6 +41,11 @@ def resolved(loaded: Loaded) -> dict[str, Any]:
     for key in ("train", "eval", "test"):
         if key in data and data[key] not in BUILT_IN:
             data[key] = resolve(loaded, ("data", key), data[key])
+    phases = {name: _said(phase) for name, phase in loaded.experiment.phases.items()}
+    for name, phase in phases.items():
+        if "data" in phase and phase["data"] not in BUILT_IN:
+            phase["data"] = resolve(loaded, ("phases", name, "data"), phase["data"])
+    sections["phases"] = phases
     for key in ("recipe", "teacher", "distill_teacher"):
         name = sections[key]
         if isinstance(name, str) and name not in ("self", "disable") and "\n" not in name:
@@ -160,12 +165,11 @@ def _differing(before: object, path: Path, *, is_known: bool) -> tuple[str, str]
 
 
 def _files(loaded: Loaded, part: str) -> list[Path]:
-    name = getattr(loaded.experiment.data, part)
-    if not name:
-        return []
-    return [
-        path for found in sorted(glob.glob(resolve(loaded, ("data", part), name))) if (path := Path(found)).is_file()
-    ]
+    named: list[tuple[Place, str | None]] = [(("data", part), getattr(loaded.experiment.data, part))]
+    if part == "train":
+        named += [(("phases", name, "data"), phase.data) for name, phase in loaded.experiment.phases.items()]
+    found = [one for place, name in named if name for one in sorted(glob.glob(resolve(loaded, place, name)))]
+    return [path for one in dict.fromkeys(found) if (path := Path(one)).is_file()]
 
 
 def _contents(path: Path) -> str:

@@ -20,6 +20,7 @@ from trainwright.config import TrainingArguments, adopt_arguments, check_device
 from trainwright.config.run_directory import run_directory
 from trainwright.core.backend import Backend
 from trainwright.core.checkpointer import Checkpointer
+from trainwright.core.phases import Phase
 from trainwright.core.results import BestRun, PredictionOutput, TrainOutput
 from trainwright.engines.torch.losses import chosen_loss
 from trainwright.engines.torch.memory import MemoryReport
@@ -43,6 +44,7 @@ from trainwright.training.construction import (
 )
 from trainwright.training.dev_run import arguments_to_try
 from trainwright.training.overrides import look_at_overrides
+from trainwright.training.phases import take_phases
 from trainwright.training.recipe import take_recipe
 from trainwright.training.reporting import reported
 from trainwright.training.save_model import save_model
@@ -98,6 +100,7 @@ class Trainer(Methods):
         metadata_args: list[str] | None = None,
         teacher: nn.Module | str | Path | None = None,
         distill_teacher: nn.Module | str | Path | None = None,
+        phases: Sequence[Phase] | None = None,
     ) -> None:
         setup = self._setup
         setup.take_arguments(arguments_to_try(setup, with_backend(adopt_arguments(args), backend)))
@@ -106,6 +109,7 @@ class Trainer(Methods):
         check_device(setup.args)
         set_up_notes(setup.args)
         take_recipe(setup, recipe, recipe_args, metadata_args, one_teacher(teacher, distill_teacher))
+        take_phases(setup, phases)
         given = setup.given_args
         setup.model_init = model_init
         setup.processing_class = choose_processor(processing_class, tokenizer)

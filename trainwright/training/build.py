@@ -17,6 +17,7 @@ from trainwright.engines.torch.nonfinite import NonFiniteWatch
 from trainwright.training.counting import step_observer
 from trainwright.training.hooks import is_overridden
 from trainwright.training.memory import new_micro_batching
+from trainwright.training.phases import settle_phases
 from trainwright.training.plan import refuse_uneven
 from trainwright.training.random_state import watch_generators
 from trainwright.training.recipe import final_epoch, follow_recipe
@@ -37,6 +38,7 @@ from trainwright.training.stop import (
 def fill(run: TrainingRun, checkpoint: Path | None) -> None:
     """Put ``run`` at its first step, or where ``checkpoint`` stands; it stays the object that everybody holds."""
     setup, plan = run.setup, run.plan
+    settle_phases(run)
     follow_recipe(run)
     setup.state = _new_state(run)
     setup.control, setup.callbacks.stopped_by = TrainerControl(), None

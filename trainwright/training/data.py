@@ -11,6 +11,7 @@ from torch.utils.data import SequentialSampler
 
 from trainwright.config.origin import class_if_imported
 from trainwright.core.modifier import TEACHER_COLUMNS
+from trainwright.core.phases import PhasePlan
 from trainwright.data.batches import FixedBatches
 from trainwright.data.columns import DropColumnsCollator, forward_columns, remove_unused_columns, use_columns
 from trainwright.data.curriculum import Curriculum, CurriculumOrder, joined
@@ -24,7 +25,8 @@ from trainwright.data.loader import (
     train_loader,
     train_order,
 )
-from trainwright.data.order import SequentialOrder
+from trainwright.data.order import SequentialOrder, seeded
+from trainwright.data.phased import PhasedOrder, joined_data
 from trainwright.data.teacher_columns import TeacherColumnsCollator
 from trainwright.data.worker_count import auto_workers
 from trainwright.training.hooks import is_users_own
@@ -48,6 +50,8 @@ def train_dataloader(setup: Setup) -> Any:
     size, hooks = setup.args.train_batch_size, setup.hooks()
     if isinstance(setup.train_dataset, Curriculum):
         return curriculum_loader(setup, setup.train_dataset, size)
+    if setup.phases is not None:
+        return phased_loader(setup, setup.phases, size)
     if is_users_own(hooks, "_get_dataloader"):
         return hooks._get_dataloader(
             setup.train_dataset, "Training", size, sampler_fn=hooks._get_train_sampler, is_training=True
@@ -118,6 +122,30 @@ def curriculum_loader(setup: Setup, curriculum: Curriculum, size: int) -> Any:
     dataset, collate = with_used_columns(setup, joined(stages), "training")
     batches = FixedBatches(order, size)
     return train_loader(dataset, batch_sampler=batches, batch_size=size, collate=collate, args=setup.args)
+
+
+def phased_loader(setup: Setup, plan: PhasePlan, size: int) -> Any:
+    """Each epoch over the data of its phase, each in the order that it would have alone."""
+    plan.whole_again()
+    given = [setup.train_dataset if phase.train_dataset is None else phase.train_dataset for phase in plan.phases]
+    for phase, dataset in zip(plan.phases, given, strict=True):
+        if is_iterable(dataset) or not has_length(dataset):
+            raise ValueError(
+                f"The phase {phase.name!r} has a {type(dataset).__name__} without a length: phases need to know how "
+                "many steps an epoch has. Give datasets with a length."
+            )
+        if len(dataset) == 0:
+            raise ValueError(f"The phase {phase.name!r} has no samples.")
+    if setup.args.max_tokens_per_batch is not None:
+        raise ValueError("max_tokens_per_batch cannot be used with phases=: give batches a number of samples.")
+    joined, offsets = joined_data(given)
+    seed, sampler_fn = data_seed(setup.args), setup.hooks()._get_train_sampler
+    orders = [seeded(sampler_for(sampler_fn, dataset), seed) for dataset in given]
+    dataset, collate = with_used_columns(setup, joined, "training")
+    order = PhasedOrder(plan, orders, offsets, len(joined))
+    batches = FixedBatches(order, size, setup.args.dataloader_drop_last)
+    loader = train_loader(dataset, batch_sampler=batches, batch_size=size, collate=collate, args=setup.args)
+    return with_total_size(setup, loader, size)
 
 
 def refuse_for_streams(setup: Setup) -> None:

@@ -71,7 +71,12 @@ def create_optimizer(setup: Setup, model: nn.Module | None = None) -> Any:
 
 def create_scheduler(setup: Setup, num_training_steps: int, optimizer: Any = None) -> Any:
     """Build the learning-rate schedule unless the user gave one; a recipe that sets the rate needs a constant one."""
-    if any(m.sets_learning_rate for m in setup.modifiers):
+    if setup.phases is not None:
+        # Each makes its own, of these arguments where it says nothing else.
+        setup.lr_scheduler = build_scheduler(
+            "constant", optimizer or setup.optimizer, warmup_steps=0, total_steps=num_training_steps
+        )
+    elif any(m.sets_learning_rate for m in setup.modifiers):
         kind = getattr(setup.args.lr_scheduler_type, "value", setup.args.lr_scheduler_type)
         warnings.warn(
             f"The recipe sets the learning rate: lr_scheduler_type={kind!r} and warm-up do not act.",

@@ -14,6 +14,7 @@ from trainwright.config.limits import train_limit
 from trainwright.core.backend import Backend
 from trainwright.data.first_batches import may_end_before
 from trainwright.data.loader import has_length
+from trainwright.data.phased import phased_order
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,11 @@ def plan_training(
             epochs = sys.maxsize
         return TrainingPlan(epochs, args.max_steps, steps_per_epoch, batches, examples, samples)
     max_steps = _steps_of_epochs(loader, args, steps_per_epoch)
-    samples = int(examples * args.num_train_epochs)
+    order = phased_order(loader)
+    if order is not None and not train_limit(args):
+        samples = sum(order.samples_of(order.plan.number_at(epoch)) for epoch in range(order.plan.epochs))
+    else:
+        samples = int(examples * args.num_train_epochs)
     return TrainingPlan(math.ceil(args.num_train_epochs), max_steps, steps_per_epoch, batches, examples, samples)
 
 

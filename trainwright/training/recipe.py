@@ -191,6 +191,7 @@ def follow_recipe(run: TrainingRun) -> None:
         changing=setup.engine.changing_weights,
         was_bad=lambda: bool(setup.engine.was_bad),
         tell=partial(_note_stage, run),
+        note=lambda kind, message, **facts: _note(run, kind, message, facts),
     )
     if whole:
         logger.info("The data has no length: the recipe's %g epochs are spread over max_steps.", length)
@@ -218,6 +219,10 @@ def _note_stage(run: TrainingRun, modifier: Modifier, what: str, epoch: float) -
         modifier=name,
         epoch=epoch,
     )
+
+
+def _note(run: TrainingRun, kind: str, message: str, facts: dict[str, Any]) -> None:
+    run.events.record(kind, message, step=run.setup.state.global_step, level=logging.INFO, **facts)
 
 
 def show_recipe(setup: Setup) -> None:

@@ -154,6 +154,9 @@ def take_up_state(run: TrainingRun) -> None:
 def steps_with_what_is_left(run: TrainingRun, saved: TrainerState, position: dict[str, Any]) -> int:
     """``max_steps``, counted from here where steps or epochs before the resume were of another size."""
     setup, plan = run.setup, run.plan
+    if setup.phases is not None:
+        saved.num_train_epochs = setup.phases.epochs
+        return saved.global_step + run.feed.steps_left_in_epoch() + setup.phases.steps_after(run.feed.epoch + 1)
     if plan.batches_per_epoch is None:
         return plan.max_steps
     alike = steps_are_alike(position, run.feed.position())

@@ -19,6 +19,7 @@ from trainwright.core.data_words import DataWords
 from trainwright.core.engine import Engine, Portion
 from trainwright.core.modifier import Modifier
 from trainwright.core.module import StepPlan
+from trainwright.core.phases import PhasePlan
 from trainwright.core.state import TrainerControl, TrainerState
 from trainwright.core.stops import LeavesAtOnce
 from trainwright.engines.torch.logged import Means
@@ -134,6 +135,8 @@ class Setup:
     #: What a recipe changes in a training, in the order in which it acts.
     modifiers: list[Modifier] = field(default_factory=list)
     recipe: Recipe | None = None
+    #: Which epochs have settings of their own.
+    phases: PhasePlan | None = None
     teacher: Any = None
     metadata_args: list[str] | None = None
     #: Whether samples may carry columns that only a teacher takes.

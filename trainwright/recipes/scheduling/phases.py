@@ -1,0 +1,253 @@
+"""What changes where one phase of a training ends and the next begins: who is trained, rates, decay."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainwright.core.modifier import Modifier, Site
+from trainwright.core.phases import Phase, PhasePlan, condition_of
+from trainwright.core.state import TrainerControl, TrainerState
+from trainwright.recipes.scheduling.groups import set_in
+from trainwright.recipes.selecting import select_parameters
+
+#: States that are all zero where an optimizer has seen nothing.
+_AVERAGES = frozenset(
+    {"step", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg", "sum"}
+)
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """The rate and schedule of a run, for phases that do not say theirs."""
+
+    learning_rate: float
+    lr_scheduler_type: str
+    lr_scheduler_kwargs: Mapping[str, Any]
+    warmup_steps: float
+    weight_decay: float
+
+
+#: ``(name, options, warm-up, steps) -> factor of the rate at each step``.
+MakeSchedule = Callable[[str, Mapping[str, Any], int, int], Callable[[int], float]]
+
+
+class Phases(Modifier):
+    """Puts the settings of each phase into effect when its first epoch comes.
+
+    Args:
+        plan: Which epochs each phase has; the order of samples follows the same plan.
+        settings: What holds where a phase says nothing.
+        make_schedule: Makes the schedule of a phase.
+    """
+
+    sets_learning_rate = True
+    changes_graph = True
+
+    def __init__(self, plan: PhasePlan, settings: RunSettings, make_schedule: MakeSchedule) -> None:
+        super().__init__()
+        self.plan, self.settings, self._make_schedule = plan, settings, make_schedule
+        #: The phase that is in effect; -1 before the first.
+        self.number = -1
+        #: Whether each parameter was trained before the run.
+        self._before: dict[str, bool] = {}
+        #: Whether each group of the optimizer decays.
+        self._decays: list[bool] = []
+        self._factors: dict[int, Callable[[int], float]] = {}
+        self._saved: dict[str, Any] | None = None
+
+    # ---- who is trained
+
+    def prepare_model(self, model: nn.Module) -> None:
+        if not self._before:
+            self._before = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+        wanted = [self._trained(model, phase) for phase in self.plan.phases]
+        for phase, names in zip(self.plan.phases, wanted, strict=True):
+            if not names:
+                raise ValueError(f"The phase {phase.name!r} trains no parameter: freeze= names all of them.")
+        # The optimizer takes what is trained in any phase, and is made before the first.
+        self._switch(model, set().union(*wanted))
+
+    def _trained(self, model: nn.Module, phase: Phase) -> set[str]:
+        try:
+            if phase.trainable is not None:
+                return set(select_parameters(model, _listed(phase.trainable), "trainable"))
+            rest = set() if phase.freeze is None else set(select_parameters(model, _listed(phase.freeze), "freeze"))
+        except ValueError as error:
+            raise ValueError(f"The phase {phase.name!r}: {error}") from None
+        return {name for name, is_trained in self._before.items() if is_trained} - rest
+
+    def _switch(self, model: nn.Module, trained: set[str]) -> None:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name in trained)
+            if name not in trained:
+                parameter.grad = None
+
+    def finish_model(self, model: nn.Module) -> None:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(self._before.get(name, True))
+
+    def forget(self) -> None:
+        super().forget()
+        self.plan.whole_again()
+        self.number, self._before, self._decays, self._factors, self._saved = -1, {}, [], {}, None
+
+    # ---- when
+
+    def advance(self, site: Site, epoch: float) -> None:
+        self.has_begun = True
+        if self.number >= 0:
+            # The step that ends a phase is that phase's.
+            site.logs["phase"] = float(self.number + 1)
+        number = self.plan.number_at(epoch)
+        if number != self.number:
+            self._enter(site, number, epoch)
+        self._set_rates(site, epoch)
+
+    def resume(self, site: Site, epoch: float) -> None:
+        if self.number >= 0:
+            self._switch(site.model, self._trained(site.model, self.plan.phases[self.number]))
+            self._set_decay(site)
+
+    def _enter(self, site: Site, number: int, epoch: float) -> None:
+        phase, is_first = self.plan.phases[number], self.number < 0
+        self.number = number
+        if is_first and not self._decays:
+            self._decays = [bool(group.get("weight_decay")) for group in site.optimizer.param_groups]
+        names = self._trained(site.model, phase)
+        self._switch(site.model, names)
+        self._set_decay(site)
+        if phase.fresh_optimizer and not is_first:
+            forget_averages(site.optimizer)
+        trained = sum(parameter.numel() for name, parameter in site.model.named_parameters() if name in names)
+        site.note(
+            "phase",
+            f"Phase {phase.name} begins: epochs {self.plan.start_of(number)} to {self.plan.start_of(number + 1)}, "
+            f"{self.plan.steps_of(number)} steps, {trained:,} parameters trained, rate {self._rate(phase):g}.",
+            phase=phase.name,
+            number=number,
+            epoch=round(epoch, 6),
+            until_epoch=self.plan.start_of(number + 1),
+            trained_parameters=trained,
+            learning_rate=self._rate(phase),
+            schedule=phase.lr_scheduler_type or self.settings.lr_scheduler_type,
+            own_data=phase.train_dataset is not None,
+        )
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """End a phase whose bound is reached, with the present epoch."""
+        if self.site is None or self.number < 0 or (until := self.plan.phases[self.number].until) is None:
+            return
+        epoch, last = self._epoch(state), self.plan.start_of(self.number + 1)
+        number, ends = self.number, max(math.ceil(round(epoch, 6)), self.plan.start_of(self.number) + 1)
+        if ends >= last or not condition_of(until).holds(kwargs.get("metrics") or {}):
+            return
+        left = round((ends - epoch) * self.plan.steps_per_epoch[number])
+        self.plan.end(number, ends)
+        state.max_steps = state.global_step + left + self.plan.steps_after(ends)
+        state.num_train_epochs = self.plan.epochs
+        self.site.note(
+            "phase",
+            f"Phase {self.plan.phases[number].name} ends with epoch {ends} instead of {last}: {until}. The run has "
+            f"{state.max_steps} steps now.",
+            phase=self.plan.phases[number].name,
+            number=number,
+            epoch=float(ends),
+        )
+        with self.site.changing():
+            self.advance(self.site, epoch)
+
+    # ---- rates
+
+    def _rate(self, phase: Phase) -> float:
+        return self.settings.learning_rate if phase.learning_rate is None else float(phase.learning_rate)
+
+    def _set_rates(self, site: Site, epoch: float) -> None:
+        rate = self._rate(self.plan.phases[self.number])
+        factor = self._factor(self.number)(self.plan.step_in(self.number, epoch))
+        for group in site.optimizer.param_groups:
+            own = float(group.get("initial_lr", self.settings.learning_rate))
+            # Groups with rates of their own keep their relation to the others.
+            share = 1.0 if own == self.settings.learning_rate else own / self.settings.learning_rate
+            set_in(group, "lr", rate * share * factor)
+
+    def _factor(self, number: int) -> Callable[[int], float]:
+        if number not in self._factors:
+            phase, all_of_it = self.plan.phases[number], self.settings
+            is_own = phase.lr_scheduler_type is not None or phase.lr_scheduler_kwargs is not None
+            options = (phase.lr_scheduler_kwargs or {}) if is_own else all_of_it.lr_scheduler_kwargs
+            warmup = all_of_it.warmup_steps if phase.warmup_steps is None else phase.warmup_steps
+            steps = self.plan.steps_of(number)
+            kind = phase.lr_scheduler_type or all_of_it.lr_scheduler_type
+            self._factors[number] = self._make_schedule(kind, options, warmup_of(warmup, steps), steps)
+        return self._factors[number]
+
+    def _set_decay(self, site: Site) -> None:
+        phase = self.plan.phases[self.number]
+        decay = self.settings.weight_decay if phase.weight_decay is None else phase.weight_decay
+        for group, decays in zip(site.optimizer.param_groups, self._decays, strict=True):
+            if decays and any(one.weight_decay is not None for one in self.plan.phases):
+                set_in(group, "weight_decay", decay)
+
+    # ---- state
+
+    def values_to_save(self) -> dict[str, Any]:
+        return {
+            "number": self.number,
+            "lengths": list(self.plan.lengths),
+            "decays": self._decays,
+            "names": [phase.name for phase in self.plan.phases],
+            "epochs": [phase.epochs for phase in self.plan.phases],
+        }
+
+    def load_saved(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        names, epochs, number = values["names"], values["epochs"], values["number"]
+        present = [phase.name for phase in self.plan.phases]
+        if names[: number + 1] != present[: number + 1]:
+            raise ValueError(
+                f"The run is in its phase {names[number]!r}, after {', '.join(names[:number]) or 'none'}; the phases "
+                f"now are {', '.join(present)}. Go on with those that it has begun, or begin a new run."
+            )
+        for earlier, phase in enumerate(self.plan.phases[:number]):
+            if phase.epochs != epochs[earlier]:
+                raise ValueError(
+                    f"The phase {phase.name!r} is over and had {epochs[earlier]} epochs; now it has {phase.epochs}: "
+                    "set it back."
+                )
+            self.plan.lengths[earlier] = values["lengths"][earlier]
+        if values["lengths"][number] != epochs[number]:
+            # Its bound was reached in the epoch that is going on.
+            self.plan.lengths[number] = values["lengths"][number]
+        self.number, self._decays = number, list(values["decays"])
+
+
+def _listed(names: str | Any) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def warmup_of(warmup: float, steps: int) -> int:
+    """Steps of warm-up, of which less than 1 is a share of ``steps``."""
+    return math.ceil(warmup * steps) if warmup < 1 else int(warmup)
+
+
+def forget_averages(optimizer: Any) -> None:
+    """Let an optimizer begin anew with the parameters as they are; in place, since fused kernels hold its tensors."""
+    states = [state for state in optimizer.state.values() if isinstance(state, dict)]
+    unknown = {name for state in states for name in state} - _AVERAGES
+    if unknown or any(group.get("dampening") for group in optimizer.param_groups):
+        raise ValueError(
+            f"fresh_optimizer=True: what {type(optimizer).__name__} keeps ({', '.join(sorted(unknown)) or 'dampening'})"
+            " is not known to be zero at its start. Leave it out, or train the phase as a run of its own."
+        )
+    with torch.no_grad():
+        for state in states:
+            for name, value in state.items():
+                if isinstance(value, Tensor):
+                    value.zero_()
+                elif value is not None:
+                    state[name] = type(value)(0)
