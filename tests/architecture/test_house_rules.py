@@ -18,15 +18,14 @@ PUBLIC_NAMES = set(
     """
     BestRun Checkpoint Checkpointer DataCollatorForLanguageModeling DataCollatorForMultipleChoice
     DataCollatorForPermutationLanguageModeling DataCollatorForSeq2Seq DataCollatorForTokenClassification
-    DataCollatorForWholeWordMask DataWords DataCollatorWithFlattening DataCollatorWithPadding DefaultDataCollator
+    DataCollatorForWholeWordMask DataCollatorWithFlattening DataCollatorWithPadding DataWords DefaultDataCollator
     DefaultFlowCallback EMACallback EarlyStoppingCallback EvalLoopOutput EvalPrediction Every ExportableState
-    HubStrategy IntervalStrategy KeepBest Modifier Module Monitor NonFiniteError NotSavedError OptimizerNames Preempted
-    PredictionOutput SamplePredictions
-    PrinterCallback ProgressCallback RangeCurriculum RatioCurriculum SaveStrategy SchedulerType StepPlan StepsCurriculum
-    Seq2SeqTrainer Seq2SeqTrainingArguments TrackedRun Tracker TrainOutput Trainer TrainerCallback TrainerControl
-    TrainerState TrainingArguments __version__ default_data_collator enable_full_determinism get_last_checkpoint
-    load_experiment register registered
-    set_seed sweep
+    HubStrategy IntervalStrategy KeepBest Modifier Module Monitor NonFiniteError NotSavedError OptimizerNames Phase
+    PredictionOutput Preempted PrinterCallback ProgressCallback RangeCurriculum RatioCurriculum SamplePredictions
+    SaveStrategy SchedulerType Seq2SeqTrainer Seq2SeqTrainingArguments StepPlan StepsCurriculum TrackedRun Tracker
+    TrainOutput Trainer TrainerCallback TrainerControl TrainerState TrainingArguments __version__
+    default_data_collator enable_full_determinism get_last_checkpoint load_experiment register registered set_seed
+    sweep
     """.split()  # noqa: SIM905
 )
 

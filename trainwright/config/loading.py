@@ -209,6 +209,7 @@ def _validated(data: dict[str, Any], document: Document, given: frozenset[Place]
         problem = error.errors()[0]
         place = _place_of(problem["loc"], data)
         if problem["type"] == "missing":
+            place = place if place[-1:] == problem["loc"][-1:] else (*place, problem["loc"][-1])
             raise ConfigError(
                 f"{partly.where(place[:-1])}: {'.'.join(map(str, place))} is missing"
                 + (": say what to train, for example model: mlp." if place[0] == "model" else ".")

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from trainwright.config.backends import ALONE, ProcessRank
 from trainwright.core.filler import Filler
 from trainwright.data.loader import Loader
-from trainwright.data.order import set_epoch_of
 from trainwright.data.own_data import SamplerGenerators
 from trainwright.data.position import (
     Facts,
@@ -25,6 +24,7 @@ from trainwright.data.position import (
     starts_by_index,
     units_in_epoch,
 )
+from trainwright.data.replay import set_epoch
 from trainwright.data.stream_reader import StreamPlace, StreamReader, of_process
 
 logger = logging.getLogger("trainwright")
@@ -391,12 +391,3 @@ class TrainFeed:
         self._has_said_how = True
         reason = self._reader.state.reason
         logger.info("A run resumed in the middle of an epoch will read that epoch again: %s.", reason)
-
-
-def set_epoch(loader: Any, epoch: int) -> None:
-    """Tell whatever in ``loader`` shuffles by epoch which epoch it is; ours passes it on by itself."""
-    if hasattr(loader, "set_epoch"):
-        loader.set_epoch(epoch)
-        return
-    for part in ("batch_sampler", "sampler", "dataset"):
-        set_epoch_of(getattr(loader, part, None), epoch)

@@ -40,6 +40,15 @@ def set_epoch_of(thing: object, epoch: int) -> None:
         method(epoch)
 
 
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Tell whatever in ``loader`` shuffles by epoch which epoch it is; ours passes it on by itself."""
+    if hasattr(loader, "set_epoch"):
+        loader.set_epoch(epoch)
+        return
+    for part in ("batch_sampler", "sampler", "dataset"):
+        set_epoch_of(getattr(loader, part, None), epoch)
+
+
 class Habit(enum.Enum):
     """Return what two passes over the same epoch have in common."""
 

@@ -18,6 +18,7 @@ from trainwright.report.markdown_page import markdown_of
 from trainwright.report.sections.course import acceleration_section, events_section, profile_section, time_section
 from trainwright.report.sections.curves import curve_section
 from trainwright.report.sections.parts import children_section, tables_section
+from trainwright.report.sections.phases import phases_section
 from trainwright.report.sections.predictions import evaluation_section, samples_section
 from trainwright.report.sections.recipe import recipe_section
 from trainwright.report.sections.result import result
@@ -36,6 +37,7 @@ _SECTIONS = (
     tables_section,
     children_section,
     curve_section,
+    phases_section,
     evaluation_section,
     samples_section,
     recipe_section,

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from trainwright.checkpoint.manifest import holds
+from trainwright.checkpoint.training_state import TRAINING
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.enums import SchedulerType
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.core.phases import Phase, PhasePlan
 from trainwright.data.phased import phased_order
 from trainwright.engines.torch.schedules import build_scheduler, needs_metric
 from trainwright.recipes.scheduling.phases import Phases, RunSettings
+from trainwright.training.checkpoint_texts import callback_values
 from trainwright.training.recipe import recipe_epochs
 from trainwright.training.run import TrainingRun
 from trainwright.training.setup import Setup
@@ -67,7 +73,7 @@ def _use_epochs(setup: Setup, plan: PhasePlan) -> None:
     setup.take_arguments(dataclasses.replace(setup.given_args, num_train_epochs=float(plan.epochs)))
 
 
-def _settings_of(args: Any) -> RunSettings:
+def _settings_of(args: TrainingArguments) -> RunSettings:
     options = args.lr_scheduler_kwargs
     assert not isinstance(options, str)
     return RunSettings(
@@ -92,6 +98,28 @@ def make_schedule(
             "follow it: name another one, such as 'cosine'."
         )
     return factors[0]
+
+
+def refuse_other_phases(setup: Setup, checkpoint: Path) -> None:
+    """A run goes on in the phases that it has begun; refused before anything of it is touched."""
+    if not holds(checkpoint, TRAINING):
+        return
+    states = json.loads((checkpoint / TRAINING).read_text(encoding="utf-8")).get("callbacks") or {}
+    stored = next(filter(None, map(_phases_in, states.values())), None)
+    present = next((one for one in setup.modifiers if isinstance(one, Phases)), None)
+    if stored is not None and present is not None:
+        present.refuse_other(stored)
+    elif stored is not None:
+        names = ", ".join(stored["names"])
+        raise ValueError(f"{checkpoint.name} was saved by a run in phases ({names}): pass phases= to go on.")
+    elif present is not None:
+        raise ValueError(f"{checkpoint.name} was saved by a run without phases: leave phases= out, or begin a new run.")
+
+
+def _phases_in(stored: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a run's phases have saved, if this is of them: known by what it holds, for classes can share a name."""
+    values = callback_values(dict(stored)).get("own")
+    return values if isinstance(values, dict) and values.keys() >= Phases.SAVED else None
 
 
 def settle_phases(run: TrainingRun) -> None:

@@ -35,6 +35,7 @@ from trainwright.training.loss_groups import prepare_loss_groups
 from trainwright.training.memory import look_for_what_fits
 from trainwright.training.modules import attach_module, use_own_eval_data
 from trainwright.training.performance import begin_steps, write_lines
+from trainwright.training.phases import refuse_other_phases
 from trainwright.training.plan import plan_by
 from trainwright.training.preparation import prepared_model
 from trainwright.training.recipe import finish_recipe, prepare_recipe, restore_structure
@@ -103,6 +104,7 @@ def _train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) -
     prepare_loss_groups(setup)
     if checkpoint is not None:
         restore_structure(setup, checkpoint)
+        refuse_other_phases(setup, checkpoint)
     with run.deaths, prepared_model(setup) as model:
         spread_model(setup, model, checkpoint)
         epochs = min(plan.epochs, math.ceil(plan.max_steps / plan.steps_per_epoch))

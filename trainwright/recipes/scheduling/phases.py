@@ -48,6 +48,8 @@ class Phases(Modifier):
 
     sets_learning_rate = True
     changes_graph = True
+    #: What ``values_to_save`` holds.
+    SAVED = frozenset({"number", "lengths", "decays", "names", "epochs"})
 
     def __init__(self, plan: PhasePlan, settings: RunSettings, make_schedule: MakeSchedule) -> None:
         super().__init__()
@@ -205,25 +207,28 @@ class Phases(Modifier):
             "epochs": [phase.epochs for phase in self.plan.phases],
         }
 
-    def load_saved(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-        names, epochs, number = values["names"], values["epochs"], values["number"]
+    def refuse_other(self, values: dict[str, Any]) -> None:
+        """Phases that a run has begun stay as they were, and those that are over as long."""
+        names, number = values["names"], values["number"]
         present = [phase.name for phase in self.plan.phases]
         if names[: number + 1] != present[: number + 1]:
             raise ValueError(
                 f"The run is in its phase {names[number]!r}, after {', '.join(names[:number]) or 'none'}; the phases "
                 f"now are {', '.join(present)}. Go on with those that it has begun, or begin a new run."
             )
-        for earlier, phase in enumerate(self.plan.phases[:number]):
-            if phase.epochs != epochs[earlier]:
+        for phase, epochs in zip(self.plan.phases[:number], values["epochs"], strict=False):
+            if phase.epochs != epochs:
                 raise ValueError(
-                    f"The phase {phase.name!r} is over and had {epochs[earlier]} epochs; now it has {phase.epochs}: "
-                    "set it back."
+                    f"The phase {phase.name!r} is over and had {epochs} epochs; now it has {phase.epochs}: set it back."
                 )
-            self.plan.lengths[earlier] = values["lengths"][earlier]
-        if values["lengths"][number] != epochs[number]:
-            # Its bound was reached in the epoch that is going on.
-            self.plan.lengths[number] = values["lengths"][number]
-        self.number, self._decays = number, list(values["decays"])
+
+    def load_saved(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+        self.refuse_other(values)
+        self.number, self._decays = values["number"], list(values["decays"])
+        for number in range(self.number + 1):
+            if values["lengths"][number] != values["epochs"][number]:
+                # It ended, or ends with the present epoch, because its bound was reached.
+                self.plan.lengths[number] = values["lengths"][number]
 
 
 def _listed(names: str | Any) -> list[str]:

@@ -9,7 +9,7 @@ from trainwright.compat.pymarlin.core.adapter import Progress, Supply
 from trainwright.compat.pymarlin.core.module_interface import ModuleInterface
 from trainwright.compat.pymarlin.core.trainer_backend import TrainerBackend
 from trainwright.compat.pymarlin.utils.stats.basic_stats import BasicStats
-from trainwright.data.feed import set_epoch
+from trainwright.data.replay import set_epoch
 
 logger = logging.getLogger("trainwright")
 
