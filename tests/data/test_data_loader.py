@@ -14,18 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Subset, get_worker_info
 
+from trainwright.data.asked_order import eval_order, train_batches
 from trainwright.data.batches import FixedBatches, TokenBudgetBatches
 from trainwright.data.collators import collate_any
 from trainwright.data.columns import DropColumnsCollator
-from trainwright.data.loader import (
-    Loader,
-    eval_loader,
-    eval_order,
-    has_length,
-    num_examples,
-    train_batches,
-    train_loader,
-)
+from trainwright.data.loader import Loader, eval_loader, has_length, num_examples, train_loader
 from trainwright.data.order import LengthGroupedOrder, RandomOrder, SequentialOrder
 
 MakeArgs = Callable[..., Any]

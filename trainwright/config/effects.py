@@ -77,6 +77,8 @@ _OTHERWISE = {
     "dataloader_in_order": Effect.COURSE,
     "train_sampling_strategy": Effect.COURSE,
     "max_tokens_per_batch": Effect.COURSE,
+    "sampling_column": Effect.COURSE,
+    "sampling_temperature": Effect.COURSE,
     "limit_train_batches": Effect.COURSE,
     "overfit_batches": Effect.COURSE,
     "full_determinism": Effect.COURSE,

@@ -132,3 +132,4 @@ class SamplingStrategy(ExplicitStrEnum):
     RANDOM = "random"
     SEQUENTIAL = "sequential"
     GROUP_BY_LENGTH = "group_by_length"
+    BALANCED = "balanced"

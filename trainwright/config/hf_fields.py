@@ -143,6 +143,7 @@ NATIVE: dict[str, Field] = {
     "backend": Field("acts", "one process, or those that torchrun starts; and the precision"),
     "tensor_parallel_size": Field("acts", "layers cut over processes, for models that carry a plan"),
     "max_tokens_per_batch": Field("acts", "batches by token budget"),
+    **_all("acts", "rare classes more often", "sampling_column sampling_temperature"),
     "set_grads_to_none": Field("acts", "gradients after a step: none, or zeros"),
     **_all("acts", "trackers", "tracker_options tags"),
     "write_report": Field("acts", "report.html and report.md at the end; docs/reports.md"),

@@ -118,8 +118,8 @@ def check_limits(args: AllFields) -> None:
     ):
         if getattr(args, name) != off:
             raise ValueError(f"overfit_batches says which batches are used, and so does {name}: keep one of them.")
-    if args.train_sampling_strategy == "group_by_length":
+    if args.train_sampling_strategy in ("group_by_length", "balanced"):
         raise ValueError(
             "overfit_batches takes the first batches in the order of the data, and train_sampling_strategy="
-            '"group_by_length" sorts it: keep one of them.'
+            f'"{args.train_sampling_strategy}" has another: keep one of them.'
         )

@@ -1,5 +1,6 @@
 """Wrong values and contradictions, refused before anything runs. One rule per function; each message names the fix."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -226,8 +227,24 @@ def check_native(args: AllFields) -> None:
         _at_least(args, "log_histograms", 1)
     if is_ours(args, "max_tokens_per_batch"):
         _at_least(args, "max_tokens_per_batch", 1)
+    if is_ours(args, "sampling_temperature"):
+        _check_sampling(args)
     if is_ours(args, "micro_batch") and args.micro_batch != "auto":
         _at_least(args, "micro_batch", 1)
+
+
+def _check_sampling(args: AllFields) -> None:
+    temperature = args.sampling_temperature
+    _refuse(
+        temperature is not None and not 0 < temperature < math.inf,
+        f"sampling_temperature={temperature} must be above 0: 1 leaves the shares of the data, more makes them alike.",
+    )
+    for name in ("sampling_column", "sampling_temperature"):
+        value = getattr(args, name)
+        _refuse(
+            value is not None and args.train_sampling_strategy != "balanced",
+            f"{name}={value!r} acts with train_sampling_strategy='balanced' alone: set that too, or leave it out.",
+        )
 
 
 def _check_acceleration(wanted: str | list[str] | None) -> None:

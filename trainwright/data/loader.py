@@ -20,20 +20,15 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.backends import ProcessRank
-from trainwright.config.fields import ours
-from trainwright.data.batches import FixedBatches, ResumableBatches, TokenBudgetBatches
+from trainwright.data.asked_order import data_seed, train_batches
+from trainwright.data.batches import FixedBatches, ResumableBatches
 from trainwright.data.columns import DropColumnsCollator
 from trainwright.data.in_memory import Pinned
 from trainwright.data.iterables import Iterated, as_iterable, has_length, is_iterable
-from trainwright.data.lengths import sample_lengths
 from trainwright.data.order import (
-    LengthGroupedOrder,
-    LengthSortedOrder,
     Order,
-    RandomOrder,
     SequentialOrder,
     mixed_seed,
-    seeded,
     set_epoch_of,
 )
 from trainwright.data.seeding import CollatedStream, MapFetch, StreamRandom, StreamRun
@@ -296,57 +291,6 @@ def eval_loader(
         return _loader(source, collate, args, batch_size=size)
     order = SequentialOrder(len(dataset)) if sampler is None else sampler
     return _loader(dataset, collate, args, batch_sampler=FixedBatches(order, size, args.dataloader_drop_last))
-
-
-def eval_order(dataset: Any, args: TrainingArguments, model_input_name: str = "input_ids") -> Order:
-    """As the samples stand or, where training groups by length, longest first, to save padding."""
-    if args.train_sampling_strategy == "group_by_length":
-        return LengthSortedOrder(sample_lengths(dataset, args.length_column_name, model_input_name))
-    return SequentialOrder(len(dataset))
-
-
-def train_order(dataset: Any, batch_size: int, args: TrainingArguments, model_input_name: str = "input_ids") -> Order:
-    """The order that ``train_sampling_strategy`` asks for."""
-    strategy = args.train_sampling_strategy
-    if strategy == "sequential" or ours(args).overfit_batches is not None:
-        return SequentialOrder(len(dataset))
-    if strategy == "group_by_length" and not ours(args).max_tokens_per_batch:
-        lengths = sample_lengths(dataset, args.length_column_name, model_input_name)
-        # The batches of one optimizer step are padded apart but counted together, so they are grouped together.
-        together = args.gradient_accumulation_steps * _processes(args)
-        return LengthGroupedOrder(lengths, batch_size * together, data_seed(args))
-    if strategy not in ("random", "group_by_length"):
-        raise ValueError(f"train_sampling_strategy={strategy!r} is not one of random, sequential, group_by_length")
-    return RandomOrder(len(dataset), data_seed(args))
-
-
-def train_batches(
-    dataset: object,
-    batch_size: int,
-    args: TrainingArguments,
-    *,
-    sampler: Any | None = None,
-    model_input_name: str = "input_ids",
-    pad_to_multiple_of: int | None = None,
-) -> FixedBatches | TokenBudgetBatches:
-    """The batches of training that ``args`` ask for, over the samples in the order of ``sampler``.
-
-    ``max_tokens_per_batch`` makes batches by token budget instead of ``batch_size``. ``dataset`` must still have its
-    length column.
-    """
-    seed = data_seed(args)
-    order = train_order(dataset, batch_size, args, model_input_name) if sampler is None else seeded(sampler, seed)
-    budget = ours(args).max_tokens_per_batch
-    if budget:
-        lengths = sample_lengths(dataset, args.length_column_name, model_input_name)
-        return TokenBudgetBatches(order, lengths, budget, seed, args.dataloader_drop_last, pad_to_multiple_of)
-    return FixedBatches(order, batch_size, args.dataloader_drop_last)
-
-
-def data_seed(args: TrainingArguments) -> int:
-    """``args.data_seed`` where set, else ``args.seed``."""
-    chosen = args.data_seed
-    return int(args.seed if chosen is None else chosen)
 
 
 def close_loader(loader: object) -> None:

@@ -125,6 +125,22 @@ class LengthSortedOrder(Order):
         return sorted(range(self.n), key=self.lengths.__getitem__, reverse=True)
 
 
+class DrawnOrder(Order):
+    """As many samples as there are, drawn with repetition by their weights, anew in each epoch."""
+
+    def __init__(self, weights: torch.Tensor, seed: int) -> None:
+        super().__init__(len(weights))
+        self.weights = weights
+        self.seed = seed
+
+    def indices(self) -> list[int]:
+        generator = torch.Generator().manual_seed(mixed_seed(self.seed, self.epoch))
+        # Not torch.multinomial, which knows no more than 2**24 samples.
+        ends = self.weights.double().cumsum(0)
+        drawn = torch.rand(self.n, dtype=torch.float64, generator=generator) * ends[-1]
+        return torch.searchsorted(ends, drawn, right=True).clamp_(max=self.n - 1).tolist()
+
+
 class SeededOrder(Order):
     """Makes the order of a user's own sampler a function of (seed, epoch), by ``Replay``."""
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from trainwright.data.loader import Loader, close_loader, data_seed
+from trainwright.data.asked_order import data_seed
+from trainwright.data.loader import Loader, close_loader
 from trainwright.data.position import starts_by_index
 from trainwright.data.rebuild import resumable_loader, shared_training
 from trainwright.data.seeding import MapFetch

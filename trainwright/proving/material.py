@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from trainwright.data.loader import data_seed
+from trainwright.data.asked_order import data_seed
 from trainwright.data.position import LastBatch, starts_by_index
 from trainwright.data.rebuild import resumable_loader
 from trainwright.data.seeding import MapFetch

@@ -12,19 +12,11 @@ from torch.utils.data import SequentialSampler
 from trainwright.config.origin import class_if_imported
 from trainwright.core.modifier import TEACHER_COLUMNS
 from trainwright.core.phases import PhasePlan
+from trainwright.data.asked_order import data_seed, eval_order, train_batches, train_order
 from trainwright.data.batches import FixedBatches
 from trainwright.data.columns import DropColumnsCollator, forward_columns, remove_unused_columns, use_columns
 from trainwright.data.curriculum import Curriculum, CurriculumOrder, joined
-from trainwright.data.loader import (
-    data_seed,
-    eval_loader,
-    eval_order,
-    has_length,
-    is_iterable,
-    train_batches,
-    train_loader,
-    train_order,
-)
+from trainwright.data.loader import eval_loader, has_length, is_iterable, train_loader
 from trainwright.data.order import SequentialOrder, seeded
 from trainwright.data.phased import PhasedOrder, joined_data
 from trainwright.data.teacher_columns import TeacherColumnsCollator
@@ -154,8 +146,9 @@ def refuse_for_streams(setup: Setup) -> None:
         raise ValueError(
             "max_tokens_per_batch needs the samples' lengths; a dataset without a length has none. Unset it."
         )
-    if setup.args.train_sampling_strategy == "group_by_length":
-        raise ValueError("group_by_length needs a dataset with a length; use train_sampling_strategy='random'.")
+    strategy = setup.args.train_sampling_strategy
+    if strategy in ("group_by_length", "balanced"):
+        raise ValueError(f"{strategy} needs a dataset with a length; use train_sampling_strategy='random'.")
 
 
 def train_sampler(setup: Setup, train_dataset: object = None) -> Any:

@@ -17,8 +17,9 @@ from trainwright.config.limits import evaluation_limit
 from trainwright.core.microbatching import MicroBatching
 from trainwright.core.results import EvalLoopOutput, PredictionOutput, speed_metrics
 from trainwright.core.run import Phase
+from trainwright.data.asked_order import data_seed
 from trainwright.data.first_batches import first_batches, first_of_evaluation
-from trainwright.data.loader import close_loader, data_seed
+from trainwright.data.loader import close_loader
 from trainwright.data.rebuild import shared_evaluation, sharing_of
 from trainwright.engines.torch.logged import Means
 from trainwright.engines.torch.metrics import adds_up_over_processes, without_sync

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from trainwright.core.engine import Portion
-from trainwright.data.loader import data_seed
+from trainwright.data.asked_order import data_seed
 from trainwright.data.order import mixed_seed
 from trainwright.data.position import starts_by_index
 from trainwright.data.seeding import MapFetch

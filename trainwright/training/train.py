@@ -16,8 +16,9 @@ from trainwright.core.module import StepPlan
 from trainwright.core.results import TrainOutput
 from trainwright.core.run import Stopped
 from trainwright.core.stops import StopRequests
+from trainwright.data.asked_order import data_seed
 from trainwright.data.first_batches import first_of_training
-from trainwright.data.loader import close_loader, data_seed
+from trainwright.data.loader import close_loader
 from trainwright.data.rebuild import resumable_loader, shared_training
 from trainwright.loop.fit import fit
 from trainwright.training.acceleration import accelerate

@@ -17,9 +17,10 @@ from trainwright.compat.accmt.samplers import CustomBatchSampler
 from trainwright.compat.accmt.status import ONLY_SET
 from trainwright.config import TrainingArguments
 from trainwright.core.results import EvalLoopOutput
+from trainwright.data.asked_order import data_seed
 from trainwright.data.curriculum import Curriculum
 from trainwright.data.iterables import has_length
-from trainwright.data.loader import data_seed, eval_loader, is_iterable, workers_for
+from trainwright.data.loader import eval_loader, is_iterable, workers_for
 from trainwright.trainer import Trainer
 from trainwright.training.modules import is_loader
 

@@ -13,10 +13,11 @@ import torch
 
 from trainwright.compat.accmt.hyperparameters import read_config
 from trainwright.config.backends import rank_from_environment
-from trainwright.data.order import Order, mixed_seed
+from trainwright.data.balance import weights_by_class
+from trainwright.data.order import DrawnOrder
 
 
-class TemperatureSampler(Order):
+class TemperatureSampler(DrawnOrder):
     """Draws samples so that a class with the share p of the data is drawn with a probability in proportion to p^(1/T).
 
     A temperature of 1 keeps the shares, a high one makes all classes nearly equal
@@ -52,23 +53,16 @@ class TemperatureSampler(Order):
         classes = [_plain((target_format or _last)(sample)) for sample in samples]
         if not classes:
             raise ValueError("TemperatureSampler needs samples, and the data set has none.")
-        super().__init__(len(classes))
         here = Counter(classes)
         counts = here if distribution is None else _counts_of(distribution, here)
         missing = next((name for name in here if name not in counts), None)
         if missing is not None:
             raise ValueError(f"distribution has no class {missing!r}; it has {', '.join(map(str, counts))}.")
-        total = sum(counts[name] for name in here)
-        if total == 0:
+        if not any(counts[name] for name in here):
             raise ValueError("distribution: the counts of all classes of the data are 0, so none could be drawn.")
-        # The share of a class, divided among its samples.
-        weight = {name: (counts[name] / total) ** (1 / temperature) / here[name] for name in here}
-        self.weights = torch.tensor([weight[name] for name in classes], dtype=torch.float64)
-        self.seed = torch.initial_seed() % 2**31 if seed is None else seed
-
-    def indices(self) -> list[int]:
-        generator = torch.Generator().manual_seed(mixed_seed(self.seed, self.epoch) % 2**63)
-        return torch.multinomial(self.weights, self.n, replacement=True, generator=generator).tolist()
+        super().__init__(
+            weights_by_class(classes, temperature, counts), torch.initial_seed() % 2**31 if seed is None else seed
+        )
 
 
 class CustomBatchSampler:

@@ -33,9 +33,10 @@ class DataFields:
     """Drop dataset columns the model's forward does not take; what is dropped is said."""
 
     train_sampling_strategy: str = field(
-        default="random", metadata={"choices": ("random", "sequential", "group_by_length")}
+        default="random", metadata={"choices": ("random", "sequential", "group_by_length", "balanced")}
     )
-    """Order of training samples: "random", "sequential" or "group_by_length"."""
+    """Order of training samples: "random", "sequential", "group_by_length", or "balanced", which draws them with
+    repetition so that each class comes equally often (see sampling_temperature)."""
 
     length_column_name: str = "length"
     """Column with each sample's length, so that grouping by length need not read the data."""

@@ -28,6 +28,13 @@ class NativeFields:
     max_tokens_per_batch: int | None = None
     """Build training batches up to this many tokens (padding included) instead of a fixed number of samples."""
 
+    sampling_column: str | None = None
+    """With train_sampling_strategy="balanced": the column whose values are drawn alike; by default the label."""
+
+    sampling_temperature: float | None = None
+    """With "balanced": values with the share p are drawn in proportion to p^(1/temperature). 1 leaves the shares of the
+    data; without one, all are drawn alike."""
+
     profile: str | None = None
     """Write a profiler trace of these steps into output_dir, for example "steps 5-10"."""
 

@@ -71,6 +71,11 @@ class TensorRows(Dataset):
     def __init__(self, **columns: Any) -> None:
         self.columns = {name: values for name, values in columns.items() if values is not None}
 
+    @property
+    def targets(self) -> Any:
+        """The label of each row, where there are labels."""
+        return self.columns.get("labels", ())
+
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 

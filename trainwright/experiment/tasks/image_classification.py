@@ -111,6 +111,11 @@ class ImageRows(Dataset):
             # A label that is not known is known now, and not in the middle of an epoch.
             self._number(value)
 
+    @property
+    def targets(self) -> list[int]:
+        """The class of each image, where classes are given."""
+        return list(map(self._number, self.rows[self.facts["target"]])) if self._has_target else []
+
     def __len__(self) -> int:
         return len(self.rows)
 
