@@ -23,7 +23,7 @@ $(VENV)/demo: $(VENV)/torch pyproject.toml
 	@touch $@
 
 $(VENV)/dev: $(VENV)/torch pyproject.toml
-	$(PIP) $(CONSTRAIN) -e '.[hf,trackers,monitor,metrics,lora,schedulefree,recipes,search,interactive]' --group dev
+	$(PIP) $(CONSTRAIN) -e '.[hf,trackers,monitor,metrics,lora,schedulefree,recipes,search,interactive,media]' --group dev
 	@touch $@
 
 # Heavy, and only for tests that are marked full.

@@ -56,6 +56,10 @@ def test_classes_are_drawn_by_their_shares(temperature: float | None, share: flo
     assert max(counts.values()) < 1.5 * min(counts.values())
 
 
+def test_a_small_temperature_leaves_the_largest_class() -> None:
+    assert weights_by_class([0] * 8 + [1] * 2, 1e-4).tolist() == [0.125] * 8 + [0.0] * 2
+
+
 def test_each_epoch_draws_anew_and_the_seed_decides() -> None:
     order, same, other = (DrawnOrder(torch.ones(50), seed) for seed in (1, 1, 2))
     first = list(order)
@@ -104,7 +108,7 @@ def test_a_class_is_found_in_every_kind_of_data(caplog: pytest.LogCaptureFixture
         (Dataset.from_dict({"label": [0, 1]}), {"sampling_column": "lang"}, "there is no 'lang'"),
         ([{"x": 1.0}], {}, "Sample 0 of the training data holds x: name the one"),
         ([3.0], {}, "is a float"),
-        ([{"labels": 0.5}], {}, "row 0 has 0.5 in 'label'"),
+        ([{"labels": 0.5}], {}, "row 0 has 0.5"),
         ([{"labels": 1}, {"labels": None}], {}, "row 1 has nothing"),
         ([{"labels": torch.tensor([1, 0])}], {}, "row 0 has tensor"),
     ],

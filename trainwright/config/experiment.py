@@ -64,6 +64,9 @@ class DataSection:
     image_size: int | None = None
     """Side to which images are scaled where no image processor does it."""
 
+    augment: bool = False
+    """Images are cropped and lit, sounds shifted and made louder or softer, anew at each look, for training alone."""
+
     train_split: str = "train"
     """Which part of a Hugging Face dataset to train on; slices such as train[:10%] work."""
 

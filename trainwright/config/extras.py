@@ -33,6 +33,8 @@ EXTRAS = {
     "dvclive": "dvclive",
     "trackio": "trackio",
     "psutil": "monitor",
+    "soundfile": "media",
+    "scipy": "media",
 }
 #: Packages that no extra brings, by the name that pip knows them by.
 OTHERS = {"PIL": "pillow", "sklearn": "scikit-learn"}

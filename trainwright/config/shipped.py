@@ -84,6 +84,8 @@ SHIPPED: dict[str, dict[str, str]] = {
         "causal-lm": f"{_TASKS}.causal_lm:CausalLM",
         "seq2seq": f"{_TASKS}.seq2seq:Seq2Seq",
         "image-classification": f"{_TASKS}.image_classification:ImageClassification",
+        "image-text-classification": f"{_TASKS}.image_text:ImageTextClassification",
+        "speech-recognition": f"{_TASKS}.speech:SpeechRecognition",
         "tabular": f"{_TASKS}.tabular:Tabular",
         "tabular-classification": f"{_TASKS}.tabular:TabularClassification",
         "tabular-regression": f"{_TASKS}.tabular:TabularRegression",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import operator
 import re
@@ -10,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 #: Epochs are fractions of whole steps; what is nearer than this is the same moment.
-_SAME_MOMENT = 1e-6
+_SAME_MOMENT = 1e-9
+_MOST_EPOCHS = 1_000_000
 _COMPARED: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge,
     "<=": operator.le,
@@ -61,6 +63,8 @@ class Phase:
             raise ValueError(f"A phase needs a name, as its first argument: {self.name!r} is none.")
         if isinstance(self.epochs, bool) or not isinstance(self.epochs, int) or self.epochs < 1:
             raise ValueError(f"{where} has epochs={self.epochs!r}: give a whole number of at least 1.")
+        if self.epochs > _MOST_EPOCHS:
+            raise ValueError(f"{where} has epochs={self.epochs}: at most {_MOST_EPOCHS:,} are possible.")
         if self.trainable is not None and self.freeze is not None:
             raise ValueError(f"{where} has trainable= and freeze=: each says what the other leaves, so keep one.")
         for name, lowest in (("learning_rate", 0.0), ("weight_decay", 0.0), ("warmup_steps", 0.0)):
@@ -71,6 +75,11 @@ class Phase:
                 raise ValueError(f"{where} has {name}={value!r}: give a number of 0 or more.")
         if self.until is not None:
             condition_of(self.until)
+
+    def settings(self) -> dict[str, Any]:
+        """What it says besides name, length and data, as JSON has it."""
+        said = {name: value for name, value in vars(self).items() if name not in ("name", "epochs", "train_dataset")}
+        return json.loads(json.dumps(said, default=str))
 
 
 @dataclass(frozen=True)
@@ -119,8 +128,14 @@ class PhasePlan:
         if not names or len(set(names)) < len(names):
             raise ValueError(f"phases= takes phases with different names, at least one; these are {names}.")
         self.lengths = [phase.epochs for phase in self.phases]
-        #: Optimizer steps of an epoch of each phase; known once there is a loader.
-        self.steps_per_epoch: list[int] = []
+        #: Batches of an epoch of each phase, and of a step; known once there is a loader.
+        self.batches_per_epoch: list[int] = []
+        self.accumulation = 1
+
+    @property
+    def steps_per_epoch(self) -> list[int]:
+        """Optimizer steps of an epoch of each phase."""
+        return [math.ceil(batches / self.accumulation) for batches in self.batches_per_epoch]
 
     @property
     def epochs(self) -> int:
@@ -151,8 +166,10 @@ class PhasePlan:
         return self.phases[number].epochs * self.steps_per_epoch[number]
 
     def step_in(self, number: int, epoch: float) -> int:
-        """Optimizer steps of a phase that were made by ``epoch``."""
-        return round((epoch - self.start_of(number)) * self.steps_per_epoch[number])
+        """Optimizer steps of a phase that were made by ``epoch``; the last of an epoch may have fewer batches."""
+        whole, part = divmod(epoch - self.start_of(number) + _SAME_MOMENT, 1)
+        batches = round(part * self.batches_per_epoch[number])
+        return int(whole) * self.steps_per_epoch[number] + math.ceil(batches / self.accumulation)
 
     def steps_after(self, epoch: int) -> int:
         """Optimizer steps of the epochs from ``epoch`` on."""

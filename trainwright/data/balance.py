@@ -41,9 +41,9 @@ def weights_by_class(
     here = Counter(classes)
     counts = here if counts is None else counts
     power = 0.0 if temperature is None else 1 / temperature
-    total = sum(counts[name] for name in here)
-    # The share of a class, divided among its samples.
-    weight = {name: (counts[name] / total) ** power / here[name] for name in here}
+    most = max(counts[name] for name in here)
+    # The share of a class, compared with the largest so that a small temperature leaves that one, among its samples.
+    weight = {name: (counts[name] / most) ** power / here[name] for name in here}
     return torch.tensor([weight[name] for name in classes], dtype=torch.float64)
 
 
@@ -59,7 +59,7 @@ def classes_by_sample(dataset: Any, column: str | None, usual: Sequence[str]) ->
     elif column is None and len(targets := _targets_of(dataset)) == len(dataset):
         found, values = "targets", list(targets)
     else:
-        found, values = column or "label", _walk(dataset, column, names)
+        found, values = column or "the label", _walk(dataset, column, names)
     return [_as_class(value, row, found) for row, value in enumerate(values)]
 
 
@@ -101,7 +101,7 @@ def _as_class(value: Any, row: int, column: str) -> Any:
         shown = "nothing" if is_nothing else f"{value!r:.60}"
         raise ValueError(
             f"train_sampling_strategy='balanced' needs one class for each sample, a whole number or a word; row {row} "
-            f"has {shown} in {column!r}. Name another column with sampling_column, or use 'random'."
+            f"has {shown} ({column}). Name another column with sampling_column, or use 'random'."
         )
     return value
 

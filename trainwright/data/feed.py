@@ -122,7 +122,7 @@ class TrainFeed:
         if self.epoch_is_over:
             mark = _Mark(mark.epoch + 1, place=mark.place.after_epoch())
         self._say_how_it_resumes()
-        facts = self._facts()
+        facts = self._facts(mark.epoch)
         return {
             "epoch": mark.epoch,
             "batches": mark.batches,
@@ -156,7 +156,7 @@ class TrainFeed:
         """
         if self._by_index:
             set_epoch(self.loader, position["epoch"])
-        facts = self._facts()
+        facts = self._facts(position["epoch"])
         position = of_process(position, facts, self._process.rank)
         start = Start(0) if restart_epoch else start_from(position, facts, self.loader)
         self.epoch = position["epoch"]
@@ -364,8 +364,8 @@ class TrainFeed:
             number += 1
         return number
 
-    def _facts(self) -> Facts:
-        return facts_of(self.loader, self.accumulation, self._seed, self._process.world_size)
+    def _facts(self, epoch: int = 0) -> Facts:
+        return facts_of(self.loader, self.accumulation, self._seed, self._process.world_size, epoch)
 
     def _samples_of(self, epoch: int, first: int, last: int) -> list[Any] | None:
         if not self._by_index or (self.loader.num_workers and not self.loader.in_order):

@@ -16,6 +16,7 @@ from trainwright.data.exact_json import tensor_bytes
 from trainwright.data.first_batches import whole_loader
 from trainwright.data.loader import Loader, has_length
 from trainwright.data.order import LengthGroupedOrder, SeededOrder
+from trainwright.data.phased import phased_order
 from trainwright.data.sharded_batches import ShardedBatches
 from trainwright.data.sharding import ShardedOrder
 from trainwright.data.stream_sharing import EveryNth
@@ -50,8 +51,8 @@ class Facts(NamedTuple):
 _AMOUNTS = ("batch_size", "accumulation", "processes")
 
 
-def facts_of(loader: Any, accumulation: int, seed: int, processes: int = 1) -> Facts:
-    """The facts of ``loader``."""
+def facts_of(loader: Any, accumulation: int, seed: int, processes: int = 1, epoch: int = 0) -> Facts:
+    """The facts of ``loader`` in an epoch."""
     batches = getattr(loader, "batch_sampler", None)
     batches = batches.batches if isinstance(batches, ShardedBatches) else batches
     dataset = getattr(loader, "dataset", None)
@@ -59,7 +60,7 @@ def facts_of(loader: Any, accumulation: int, seed: int, processes: int = 1) -> F
     return Facts(
         batch_size=_batch_size(loader),
         accumulation=accumulation,
-        dataset_length=len(dataset) if dataset is not None and has_length(dataset) else None,
+        dataset_length=_length_of(loader, dataset, epoch),
         seed=seed,
         sampling=_sampling(loader),
         max_tokens=getattr(batches, "max_tokens", None) if by_index else None,
@@ -67,6 +68,13 @@ def facts_of(loader: Any, accumulation: int, seed: int, processes: int = 1) -> F
         processes=processes,
         split=None if by_index or processes == 1 else getattr(loader, "split", None) or "itself",
     )
+
+
+def _length_of(loader: Any, dataset: Any, epoch: int) -> int | None:
+    """Samples of the epoch's data: that of other phases may change."""
+    if (order := phased_order(loader)) is not None:
+        return order.samples_of(order.plan.number_at(epoch))
+    return len(dataset) if dataset is not None and has_length(dataset) else None
 
 
 def starts_by_index(loader: Any) -> bool:

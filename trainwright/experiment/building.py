@@ -23,7 +23,17 @@ from trainwright.core.data_words import DataWords
 from trainwright.core.modifier import Modifier
 from trainwright.core.phases import Phase
 from trainwright.engines.torch.randomness import set_seed
-from trainwright.experiment.sources import BUILT_IN, as_dataset, eval_split, first, hold_out, load_rows, resolve
+from trainwright.experiment.media import with_whole_paths
+from trainwright.experiment.sources import (
+    BUILT_IN,
+    as_dataset,
+    eval_split,
+    first,
+    folder_of_rows,
+    hold_out,
+    load_rows,
+    resolve,
+)
 from trainwright.experiment.tasks import task_kit, task_name
 from trainwright.experiment.tasks.base import Given, Prepared
 from trainwright.experiment.unused import unused_keys
@@ -124,7 +134,7 @@ def build(loaded: Loaded, *, facts: dict[str, Any] | None = None, **more: Any) -
 def _prepared(task: str, given: Given, train: object = None, evaluation: object = None) -> Prepared:
     try:
         prepared = task_kit(task).prepare(given)
-        prepared.train = None if train is None else prepared.encode(train)
+        prepared.train = None if train is None else (prepared.encode_train or prepared.encode)(train)
         prepared.eval = None if evaluation is None else prepared.encode(evaluation)
         return prepared
     except ConfigError:
@@ -171,7 +181,11 @@ def without_training(args: TrainingArguments) -> TrainingArguments:
 def rows_of(loaded: Loaded, part: str, **chosen: Any) -> Any:
     """Rows as tasks take them, with columns; a model of one's own gets what one's code gives."""
     rows = load_rows(loaded, part, **chosen)
-    return as_dataset(rows) if isinstance(rows, (list, tuple, dict)) and task_name(loaded) != "own" else rows
+    task = task_name(loaded)
+    rows = as_dataset(rows) if isinstance(rows, (list, tuple, dict)) and task != "own" else rows
+    if getattr(task_kit(task), "reads_files", False):
+        return with_whole_paths(rows, folder_of_rows(loaded, part, **chosen))
+    return rows
 
 
 def training_rows(loaded: Loaded, args: TrainingArguments) -> tuple[Any, Any]:
@@ -195,7 +209,7 @@ def training_rows(loaded: Loaded, args: TrainingArguments) -> tuple[Any, Any]:
 
 
 def _trainer(loaded: Loaded, args: TrainingArguments, prepared: Prepared, *, training: bool) -> Trainer:
-    kind = Seq2SeqTrainer if isinstance(args, Seq2SeqTrainingArguments) else Trainer
+    kind = prepared.trainer or (Seq2SeqTrainer if isinstance(args, Seq2SeqTrainingArguments) else Trainer)
     metrics = prepared.metrics
     if loaded.experiment.model.metrics is not None:
         if split_reference(loaded.experiment.model.metrics) is None:
@@ -246,7 +260,8 @@ def _phases(loaded: Loaded, prepared: Prepared) -> list[Phase] | None:
         if own is None and limit is not None:
             raise loaded.error((*place, "limit"), "it counts rows of the phase's own data: add data:.")
         try:
-            rows = None if own is None else prepared.encode(first(rows_of(loaded, "train", phase=name), limit))
+            encode = prepared.encode_train or prepared.encode
+            rows = None if own is None else encode(first(rows_of(loaded, "train", phase=name), limit))
             found.append(Phase(name, train_dataset=rows, **settings))
         except ConfigError:
             raise

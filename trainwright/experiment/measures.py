@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,28 @@ def generation(tokenizer: Any) -> Metrics:
         return {"exact_match": float(np.mean(exact)), "word_f1": float(np.mean(overlap))}
 
     return measure
+
+
+def errors(written: list[str], wanted: list[str]) -> dict[str, float]:
+    """Words, and letters, that would have to be changed, added or removed, as shares of those that were wanted."""
+    pairs = list(zip(written, wanted, strict=True))
+    words = sum(edits(one.split(), other.split()) for one, other in pairs)
+    letters = sum(edits(one, other) for one, other in pairs)
+    return {
+        "word_errors": words / max(1, sum(len(other.split()) for other in wanted)),
+        "letter_errors": letters / max(1, sum(map(len, wanted))),
+    }
+
+
+def edits(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """The fewest changes, additions and removals that make ``other`` of ``one``."""
+    before = list(range(len(other) + 1))
+    for row, item in enumerate(one, 1):
+        now = [row]
+        for place, wanted in enumerate(other, 1):
+            now.append(min(before[place] + 1, now[-1] + 1, before[place - 1] + (item != wanted)))
+        before = now
+    return before[-1]
 
 
 def decoded(tokenizer: Any, tokens: Any) -> list[str]:

@@ -22,6 +22,9 @@ _ARCHITECTURES = {
     "LMHeadModel": "causal-lm",
     "ForConditionalGeneration": "seq2seq",
     "ForImageClassification": "image-classification",
+    "ForCTC": "speech-recognition",
+    "CLIPModel": "image-text-classification",
+    "SiglipModel": "image-text-classification",
 }
 
 

@@ -94,6 +94,16 @@ def load_rows(
         raise ConfigError(f"command line: --data {problem}") if name else loaded.error(place, problem) from error
 
 
+def folder_of_rows(
+    loaded: Loaded, part: str, *, name: str | None = None, split: str | None = None, phase: str | None = None
+) -> Path:
+    """The folder of the file that ``load_rows`` reads, by which files that it names are found."""
+    place: Place = ("data", part) if phase is None else ("phases", phase, "data")
+    said = getattr(loaded.experiment.data, part) if phase is None else loaded.experiment.phases[phase].data
+    found = Path(resolve(loaded, place, str(said)) if name is None else named_here(name))
+    return found if found.is_dir() else found.parent
+
+
 def _reason(error: BaseException) -> str:
     """What a reader says, in one line; what made it fail says more than that it did."""
     if any(words in f"{error} {error.__cause__!r}" for words in _EMPTY):

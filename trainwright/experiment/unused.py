@@ -12,7 +12,7 @@ from trainwright.experiment.sources import BUILT_IN
 from trainwright.experiment.tasks import task_kit
 
 #: Keys of data: that only some tasks read.
-_OF_SOME_TASKS = ("text", "target", "features", "max_length", "image_size")
+_OF_SOME_TASKS = ("text", "target", "features", "max_length", "image_size", "augment")
 _SPLITS = ("train_split", "eval_split")
 
 

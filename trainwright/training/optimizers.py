@@ -44,6 +44,8 @@ def configure_by_module(setup: Setup, module: Module, plan: StepPlan) -> None:
             "A learning-rate schedule of configure_optimizers follows a metric: name it in metric_for_best_model, "
             "and set eval_strategy."
         )
+    if chosen.schedules and setup.phases is not None:
+        raise ValueError("Each phase makes its own schedule: let configure_optimizers return an optimizer alone.")
     setup.optimizer = join_optimizers(chosen.optimizers)
     setup.lr_scheduler = join_schedules(chosen.schedules)
     setup.own_optimizer = setup.own_scheduler = False
@@ -72,6 +74,8 @@ def create_optimizer(setup: Setup, model: nn.Module | None = None) -> Any:
 def create_scheduler(setup: Setup, num_training_steps: int, optimizer: Any = None) -> Any:
     """Build the learning-rate schedule unless the user gave one; a recipe that sets the rate needs a constant one."""
     if setup.phases is not None:
+        if not setup.own_scheduler and not setup.configured_by_module:
+            raise ValueError("Each phase makes its own schedule: give optimizers=(optimizer, None) with phases=.")
         # Each makes its own, of these arguments where it says nothing else.
         setup.lr_scheduler = build_scheduler(
             "constant", optimizer or setup.optimizer, warmup_steps=0, total_steps=num_training_steps

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -50,6 +49,11 @@ def take_phases(setup: Setup, phases: Sequence[Phase] | None) -> None:
         raise ValueError(
             "A phase has weight_decay=, and the run has none: set TrainingArguments(weight_decay=...) too, which says "
             "that some parameters decay; a phase without is weight_decay=0.0 there."
+        )
+    if any(phase.until for phase in plan.phases) and args.eval_strategy == "no":
+        raise ValueError(
+            'until= ends a phase by what evaluations show, and there are none: set eval_strategy to "epoch", or '
+            "evaluate_every."
         )
     settings = _settings_of(args)
     for phase in plan.phases:
@@ -137,6 +141,11 @@ def settle_phases(run: TrainingRun) -> None:
         if isinstance(modifier, Phases):
             # A search may have changed the arguments since.
             modifier.settings = _settings_of(run.setup.args)
-    accumulation = run.setup.args.gradient_accumulation_steps
-    starts = [plan.start_of(number) for number in range(len(plan.phases))]
-    plan.steps_per_epoch = [math.ceil(count(start) / accumulation) for start in starts]
+    plan.accumulation = run.setup.args.gradient_accumulation_steps
+    plan.batches_per_epoch = [count(plan.start_of(number)) for number in range(len(plan.phases))]
+    for phase, batches in zip(plan.phases, plan.batches_per_epoch, strict=True):
+        if not batches:
+            raise ValueError(
+                f"The data of the phase {phase.name!r} gives no batch. Is it empty, or smaller than a batch with "
+                "dataloader_drop_last?"
+            )

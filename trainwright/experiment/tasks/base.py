@@ -34,6 +34,10 @@ class Prepared:
     encode: Callable[[Any], Any]
     #: Predictions -> one dict a row, in words.
     describe: Callable[[Any], list[dict[str, Any]]]
+    #: Those to learn from, where they are varied anew at each look; by default like all others.
+    encode_train: Callable[[Any], Any] | None = None
+    #: A Trainer of the task's own.
+    trainer: type[Any] | None = None
     #: The rows of the experiment, encoded.
     train: Any = None
     eval: Any = None
@@ -54,8 +58,9 @@ class Prepared:
 class TaskKit(Protocol):
     """One task: its defaults, and how it prepares data and model.
 
-    It may say in ``reads`` which of the keys ``text``, ``target``, ``features``, ``max_length`` and ``image_size`` of
-    ``data:`` it reads; the user is told of those that were written and are not among them.
+    It may say in ``reads`` which of the keys ``text``, ``target``, ``features``, ``max_length``, ``image_size`` and
+    ``augment`` of ``data:`` it reads; the user is told of those that were written and are not among them. With
+    ``reads_files`` true, names of images and sounds in tables are made absolute for it.
     """
 
     def defaults(self, loaded: Loaded) -> dict[str, Any]:

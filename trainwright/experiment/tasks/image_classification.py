@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from trainwright.config.loading import Loaded
 from trainwright.experiment import measures
 from trainwright.experiment.builtin_data import digits
+from trainwright.experiment.media import read_image, varied_image
 from trainwright.experiment.models import build_local, build_pretrained, is_local, processor_of
 from trainwright.experiment.sources import class_numbers, columns_of, expect_columns, pick_column
 from trainwright.experiment.tasks.base import Given, Prepared, TensorRows, classes_of
@@ -24,7 +25,8 @@ _TARGETS = ("label", "labels", "target", "class", "fine_label")
 class ImageClassification:
     """transformers' models with their image processor; ``cnn`` and one's own with images scaled to one size."""
 
-    reads = ("text", "target", "image_size")
+    reads = ("text", "target", "image_size", "augment")
+    reads_files = True
 
     def defaults(self, loaded: Loaded) -> dict[str, Any]:
         return {
@@ -53,12 +55,19 @@ class ImageClassification:
             settings = {"num_labels": len(names), **labels, "ignore_mismatched_sizes": True}
             model = build_pretrained(given.loaded, auto, given.trained, **settings)
 
-        def encode(rows: object) -> Any:
-            return rows if isinstance(rows, torch.utils.data.Subset | TensorRows) else ImageRows(rows, facts, processor)
+        varied = given.loaded.experiment.data.augment
+        if varied and facts["image"] is None:
+            raise given.loaded.error(("data", "augment"), "the built-in digits are numbers already: leave it out.")
+
+        def encode(rows: object, *, varied: bool = False) -> Any:
+            if isinstance(rows, torch.utils.data.Subset | TensorRows):
+                return rows
+            return ImageRows(rows, facts, processor, varied=varied)
 
         return Prepared(
             model=model,
             encode=encode,
+            encode_train=lambda rows: encode(rows, varied=varied),
             describe=lambda predictions: described_classes(_logits(predictions), names),
             facts=facts,
             metrics=measures.classification,
@@ -102,8 +111,8 @@ def _facts(given: Given) -> dict[str, Any]:
 class ImageRows(Dataset):
     """Images read and scaled when they are asked for."""
 
-    def __init__(self, rows: Any, facts: dict[str, Any], processor: Any) -> None:
-        self.rows, self.facts, self.processor = rows, facts, processor
+    def __init__(self, rows: Any, facts: dict[str, Any], processor: Any, *, varied: bool = False) -> None:
+        self.rows, self.facts, self.processor, self.varied = rows, facts, processor, varied
         expect_columns(rows, [facts["image"]])
         self._number = class_numbers(rows, facts)
         self._has_target = facts["target"] in columns_of(rows)
@@ -121,7 +130,8 @@ class ImageRows(Dataset):
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         row = self.rows[index]
-        image = row[self.facts["image"]].convert("RGB")
+        image = read_image(row[self.facts["image"]], f"row {index}, {self.facts['image']!r}")
+        image = varied_image(image) if self.varied else image
         if self.processor is not None:
             pixels = self.processor(image, return_tensors="pt")["pixel_values"][0]
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainwright.config.warnings import TrainwrightWarning
 from trainwright.core.modifier import Modifier, Site
 from trainwright.core.phases import Phase, PhasePlan, condition_of
 from trainwright.core.state import TrainerControl, TrainerState
@@ -49,7 +51,7 @@ class Phases(Modifier):
     sets_learning_rate = True
     changes_graph = True
     #: What ``values_to_save`` holds.
-    SAVED = frozenset({"number", "lengths", "decays", "names", "epochs"})
+    SAVED = frozenset({"number", "lengths", "decays", "names", "epochs", "settings"})
 
     def __init__(self, plan: PhasePlan, settings: RunSettings, make_schedule: MakeSchedule) -> None:
         super().__init__()
@@ -61,7 +63,10 @@ class Phases(Modifier):
         #: Whether each group of the optimizer decays.
         self._decays: list[bool] = []
         self._factors: dict[int, Callable[[int], float]] = {}
+        #: What a resumed run had before, until what is different now is said.
         self._saved: dict[str, Any] | None = None
+        #: Metrics that evaluations of the present phase have shown.
+        self._shown: set[str] = set()
 
     # ---- who is trained
 
@@ -98,6 +103,7 @@ class Phases(Modifier):
         super().forget()
         self.plan.whole_again()
         self.number, self._before, self._decays, self._factors, self._saved = -1, {}, [], {}, None
+        self._shown = set()
 
     # ---- when
 
@@ -106,19 +112,67 @@ class Phases(Modifier):
         if self.number >= 0:
             # The step that ends a phase is that phase's.
             site.logs["phase"] = float(self.number + 1)
+            if any(phase.fresh_optimizer for phase in self.plan.phases[self.number + 1 :]):
+                # After the first step, and not when it is due.
+                refuse_unknown_averages(site.optimizer)
+            self._look_for_metric()
         number = self.plan.number_at(epoch)
         if number != self.number:
             self._enter(site, number, epoch)
         self._set_rates(site, epoch)
 
+    def _look_for_metric(self) -> None:
+        """Warn, after the evaluations of a step, where none of them has what ``until`` waits for."""
+        phase = self.plan.phases[self.number]
+        if phase.until is None or not self._shown:
+            return
+        metric = condition_of(phase.until).metric
+        if not {metric, f"eval_{metric}"} & self._shown:
+            warnings.warn(
+                f"The phase {phase.name!r} waits for {metric} (until={phase.until!r}), and no evaluation has it; there "
+                f"are {', '.join(sorted(self._shown))}.",
+                TrainwrightWarning,
+                stacklevel=2,
+            )
+        self._shown = set()
+
     def resume(self, site: Site, epoch: float) -> None:
         if self.number >= 0:
             self._switch(site.model, self._trained(site.model, self.plan.phases[self.number]))
             self._set_decay(site)
+        if self._saved is not None:
+            self._note_changes(site, self._saved, epoch)
+            self._saved = None
+
+    def _note_changes(self, site: Site, saved: dict[str, Any], epoch: float) -> None:
+        """Say what is different from now on, and keep it with the run."""
+        present = self.plan.phases
+        if [phase.name for phase in present] != saved["names"]:
+            names = ", ".join(phase.name for phase in present)
+            site.note("phases_changed", f"The phases are {names} now; they were {', '.join(saved['names'])}.")
+        for number, phase in enumerate(present):
+            if phase.name not in saved["names"]:
+                continue
+            place = saved["names"].index(phase.name)
+            now = {**phase.settings(), "epochs": phase.epochs}
+            before = {**saved["settings"][place], "epochs": saved["epochs"][place]}
+            other = {key: (before.get(key), value) for key, value in now.items() if before.get(key) != value}
+            if other:
+                told = ", ".join(f"{key} {value!r} (was {old!r})" for key, (old, value) in other.items())
+                site.note(
+                    "phases_changed",
+                    f"Phase {phase.name} from here on with {told}.",
+                    phase=phase.name,
+                    number=number,
+                    epoch=round(epoch, 6),
+                    until_epoch=self.plan.start_of(number + 1),
+                    learning_rate=self._rate(site, phase),
+                    schedule=phase.lr_scheduler_type or self.settings.lr_scheduler_type,
+                )
 
     def _enter(self, site: Site, number: int, epoch: float) -> None:
         phase, is_first = self.plan.phases[number], self.number < 0
-        self.number = number
+        self.number, self._shown = number, set()
         if is_first and not self._decays:
             self._decays = [bool(group.get("weight_decay")) for group in site.optimizer.param_groups]
         names = self._trained(site.model, phase)
@@ -130,13 +184,13 @@ class Phases(Modifier):
         site.note(
             "phase",
             f"Phase {phase.name} begins: epochs {self.plan.start_of(number)} to {self.plan.start_of(number + 1)}, "
-            f"{self.plan.steps_of(number)} steps, {trained:,} parameters trained, rate {self._rate(phase):g}.",
+            f"{self.plan.steps_of(number)} steps, {trained:,} parameters trained, rate {self._rate(site, phase):g}.",
             phase=phase.name,
             number=number,
             epoch=round(epoch, 6),
             until_epoch=self.plan.start_of(number + 1),
             trained_parameters=trained,
-            learning_rate=self._rate(phase),
+            learning_rate=self._rate(site, phase),
             schedule=phase.lr_scheduler_type or self.settings.lr_scheduler_type,
             own_data=phase.train_dataset is not None,
         )
@@ -146,10 +200,12 @@ class Phases(Modifier):
         if self.site is None or self.number < 0 or (until := self.plan.phases[self.number].until) is None:
             return
         epoch, last = self._epoch(state), self.plan.start_of(self.number + 1)
-        number, ends = self.number, max(math.ceil(round(epoch, 6)), self.plan.start_of(self.number) + 1)
-        if ends >= last or not condition_of(until).holds(kwargs.get("metrics") or {}):
+        metrics: dict[str, float] = kwargs.get("metrics") or {}
+        self._shown |= metrics.keys()
+        number, ends = self.number, max(math.ceil(round(epoch, 9)), self.plan.start_of(self.number) + 1)
+        if ends >= last or not condition_of(until).holds(metrics):
             return
-        left = round((ends - epoch) * self.plan.steps_per_epoch[number])
+        left = self.plan.step_in(number, ends) - self.plan.step_in(number, epoch)
         self.plan.end(number, ends)
         state.max_steps = state.global_step + left + self.plan.steps_after(ends)
         state.num_train_epochs = self.plan.epochs
@@ -166,17 +222,21 @@ class Phases(Modifier):
 
     # ---- rates
 
-    def _rate(self, phase: Phase) -> float:
-        return self.settings.learning_rate if phase.learning_rate is None else float(phase.learning_rate)
+    def _usual_rate(self, site: Site) -> float:
+        """The run's; an optimizer that a script made has its own."""
+        rates = [float(group.get("initial_lr", self.settings.learning_rate)) for group in site.optimizer.param_groups]
+        return self.settings.learning_rate if self.settings.learning_rate in rates else max(rates)
+
+    def _rate(self, site: Site, phase: Phase) -> float:
+        return self._usual_rate(site) if phase.learning_rate is None else float(phase.learning_rate)
 
     def _set_rates(self, site: Site, epoch: float) -> None:
-        rate = self._rate(self.plan.phases[self.number])
+        usual, wanted = self._usual_rate(site), self._rate(site, self.plan.phases[self.number])
         factor = self._factor(self.number)(self.plan.step_in(self.number, epoch))
         for group in site.optimizer.param_groups:
-            own = float(group.get("initial_lr", self.settings.learning_rate))
+            own = float(group.get("initial_lr", usual))
             # Groups with rates of their own keep their relation to the others.
-            share = 1.0 if own == self.settings.learning_rate else own / self.settings.learning_rate
-            set_in(group, "lr", rate * share * factor)
+            set_in(group, "lr", (wanted if own == usual else wanted * own / usual) * factor)
 
     def _factor(self, number: int) -> Callable[[int], float]:
         if number not in self._factors:
@@ -205,6 +265,7 @@ class Phases(Modifier):
             "decays": self._decays,
             "names": [phase.name for phase in self.plan.phases],
             "epochs": [phase.epochs for phase in self.plan.phases],
+            "settings": [phase.settings() for phase in self.plan.phases],
         }
 
     def refuse_other(self, values: dict[str, Any]) -> None:
@@ -221,9 +282,15 @@ class Phases(Modifier):
                 raise ValueError(
                     f"The phase {phase.name!r} is over and had {epochs} epochs; now it has {phase.epochs}: set it back."
                 )
+        for phase, before in zip(self.plan.phases[:number], values["settings"], strict=False):
+            other = {name: before.get(name) for name, value in phase.settings().items() if before.get(name) != value}
+            if other:
+                told = ", ".join(f"{name}={value!r}" for name, value in other.items())
+                raise ValueError(f"The phase {phase.name!r} is over and had {told}: set it back.")
 
     def load_saved(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
         self.refuse_other(values)
+        self._saved = values
         self.number, self._decays = values["number"], list(values["decays"])
         for number in range(self.number + 1):
             if values["lengths"][number] != values["epochs"][number]:
@@ -240,8 +307,8 @@ def warmup_of(warmup: float, steps: int) -> int:
     return math.ceil(warmup * steps) if warmup < 1 else int(warmup)
 
 
-def forget_averages(optimizer: Any) -> None:
-    """Let an optimizer begin anew with the parameters as they are; in place, since fused kernels hold its tensors."""
+def refuse_unknown_averages(optimizer: Any) -> None:
+    """An optimizer is let begin anew only where it is known how it begins."""
     states = [state for state in optimizer.state.values() if isinstance(state, dict)]
     unknown = {name for state in states for name in state} - _AVERAGES
     if unknown or any(group.get("dampening") for group in optimizer.param_groups):
@@ -249,8 +316,13 @@ def forget_averages(optimizer: Any) -> None:
             f"fresh_optimizer=True: what {type(optimizer).__name__} keeps ({', '.join(sorted(unknown)) or 'dampening'})"
             " is not known to be zero at its start. Leave it out, or train the phase as a run of its own."
         )
+
+
+def forget_averages(optimizer: Any) -> None:
+    """Let an optimizer begin anew with the parameters as they are; in place, since fused kernels hold its tensors."""
+    refuse_unknown_averages(optimizer)
     with torch.no_grad():
-        for state in states:
+        for state in optimizer.state.values():
             for name, value in state.items():
                 if isinstance(value, Tensor):
                     value.zero_()

@@ -16,8 +16,14 @@ def phases_section(run: StoredRun) -> Section:
     begun: dict[int, Entry] = {}
     ended: dict[int, Entry] = {}
     for event in run.events:
-        if event.get("kind") == "phase" and isinstance(number_of := event.get("number"), int):
+        if not isinstance(number_of := event.get("number"), int):
+            continue
+        if event.get("kind") == "phase":
             (begun if "learning_rate" in event else ended)[number_of] = event
+        elif event.get("kind") == "phases_changed" and number_of in begun:
+            # As it was from then on.
+            later = {name: event[name] for name in ("until_epoch", "learning_rate", "schedule") if name in event}
+            begun[number_of] = {**begun[number_of], **later}
     numbers = sorted(begun)[:_MOST_PHASES]
     if not numbers:
         return Section("Phases")
