@@ -53,6 +53,19 @@ if TYPE_CHECKING:
     from trainwright.data.curriculum import RatioCurriculum as RatioCurriculum
     from trainwright.data.curriculum import StepsCurriculum as StepsCurriculum
     from trainwright.engines.torch.ema import EMACallback as EMACallback
+    from trainwright.engines.torch.loss_functions.base import Loss as Loss
+    from trainwright.engines.torch.loss_functions.classification import CrossEntropyLoss as CrossEntropyLoss
+    from trainwright.engines.torch.loss_functions.classification import FocalLoss as FocalLoss
+    from trainwright.engines.torch.loss_functions.embeddings import ContrastiveLoss as ContrastiveLoss
+    from trainwright.engines.torch.loss_functions.embeddings import InfoNCELoss as InfoNCELoss
+    from trainwright.engines.torch.loss_functions.embeddings import SupConLoss as SupConLoss
+    from trainwright.engines.torch.loss_functions.ordinal import OrdinalLoss as OrdinalLoss
+    from trainwright.engines.torch.loss_functions.overlap import DiceCrossEntropyLoss as DiceCrossEntropyLoss
+    from trainwright.engines.torch.loss_functions.overlap import DiceLoss as DiceLoss
+    from trainwright.engines.torch.loss_functions.several_classes import (
+        BinaryCrossEntropyLoss as BinaryCrossEntropyLoss,
+    )
+    from trainwright.engines.torch.loss_functions.triplets import TripletLoss as TripletLoss
     from trainwright.engines.torch.module import Module as Module
     from trainwright.engines.torch.randomness import set_seed as set_seed
     from trainwright.search.sweep import sweep as sweep
@@ -63,6 +76,17 @@ if TYPE_CHECKING:
 
 #: Public name -> module that defines it.
 _HOMES = {
+    "TripletLoss": "engines.torch.loss_functions.triplets",
+    "SupConLoss": "engines.torch.loss_functions.embeddings",
+    "OrdinalLoss": "engines.torch.loss_functions.ordinal",
+    "Loss": "engines.torch.loss_functions.base",
+    "InfoNCELoss": "engines.torch.loss_functions.embeddings",
+    "FocalLoss": "engines.torch.loss_functions.classification",
+    "DiceLoss": "engines.torch.loss_functions.overlap",
+    "DiceCrossEntropyLoss": "engines.torch.loss_functions.overlap",
+    "CrossEntropyLoss": "engines.torch.loss_functions.classification",
+    "ContrastiveLoss": "engines.torch.loss_functions.embeddings",
+    "BinaryCrossEntropyLoss": "engines.torch.loss_functions.several_classes",
     "BestRun": "core.results",
     "Checkpoint": "core.checkpointer",
     "Checkpointer": "core.checkpointer",

@@ -17,6 +17,7 @@ _STRATEGIES = "trainwright.engines.torch.strategies"
 _SCHEDULES = "trainwright.engines.torch.schedules"
 _TASKS = "trainwright.experiment.tasks"
 _RECIPES = "trainwright.recipes"
+_LOSSES = "trainwright.engines.torch.loss_functions"
 
 #: Kind -> name -> "module:attribute".
 SHIPPED: dict[str, dict[str, str]] = {
@@ -102,6 +103,16 @@ SHIPPED: dict[str, dict[str, str]] = {
         "mse": "trainwright.engines.torch.losses:mean_squared_error",
         "l1": "trainwright.engines.torch.losses:mean_absolute_error",
         "huber": "trainwright.engines.torch.losses:huber",
+        "cross_entropy": f"{_LOSSES}.classification:CrossEntropyLoss",
+        "focal": f"{_LOSSES}.classification:FocalLoss",
+        "bce": f"{_LOSSES}.several_classes:BinaryCrossEntropyLoss",
+        "dice": f"{_LOSSES}.overlap:DiceLoss",
+        "dice_ce": f"{_LOSSES}.overlap:DiceCrossEntropyLoss",
+        "ordinal": f"{_LOSSES}.ordinal:OrdinalLoss",
+        "contrastive": f"{_LOSSES}.embeddings:ContrastiveLoss",
+        "info_nce": f"{_LOSSES}.embeddings:InfoNCELoss",
+        "sup_con": f"{_LOSSES}.embeddings:SupConLoss",
+        "triplet": f"{_LOSSES}.triplets:TripletLoss",
     },
     "callback": {
         "early_stopping": "trainwright.callbacks.early_stopping:EarlyStoppingCallback",

@@ -23,7 +23,7 @@ def sample_lengths(dataset: object, column_name: str = "length", model_input_nam
     # `DatasetDict.column_names` is a mapping; its parts are the datasets, not it.
     if isinstance(columns, list):
         if column_name in columns:
-            return _checked(_column_values(dataset, column_name), column_name)
+            return _checked(column_values(dataset, column_name), column_name)
         if not makes_columns_on_the_fly(dataset):
             if model_input_name not in columns:
                 raise _no_length(model_input_name, column_name, f"has the columns {', '.join(columns)}")
@@ -39,7 +39,8 @@ def makes_columns_on_the_fly(dataset: object) -> bool:
     return isinstance(dataset_format, Mapping) and dataset_format.get("type") == "custom"
 
 
-def _column_values(dataset: Any, name: str) -> list[Any]:
+def column_values(dataset: Any, name: str) -> list[Any]:
+    """A column of a dataset, whatever format or transform it is read with."""
     if hasattr(dataset, "with_format") and hasattr(dataset, "select_columns"):
         # Through arrow, since a torch format or a transform would otherwise run over every row.
         return dataset.select_columns([name]).with_format("arrow")[:].column(name).to_pylist()

@@ -22,6 +22,7 @@ from trainwright.core.files import replace_text
 from trainwright.core.layout import Weights
 from trainwright.core.modifier import Modifier
 from trainwright.core.state import TrainerControl, TrainerState
+from trainwright.engines.torch.loss_functions.choosing import chosen_loss
 from trainwright.looking.batch import BatchView, show_batch
 from trainwright.looking.found_rates import LearningRates
 from trainwright.looking.rates import lr_find
@@ -131,7 +132,7 @@ class Face:
 
     @compute_loss_func.setter
     def compute_loss_func(self, function: Callable[..., Tensor] | None) -> None:
-        take_loss_function(self._setup, function)
+        take_loss_function(self._setup, chosen_loss(function))
 
     @property
     def model_accepts_loss_kwargs(self) -> bool:

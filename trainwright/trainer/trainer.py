@@ -7,7 +7,7 @@ happens to both are functions in ``trainwright/training``, and the loop is ``tra
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from trainwright.core.backend import Backend
 from trainwright.core.checkpointer import Checkpointer
 from trainwright.core.phases import Phase
 from trainwright.core.results import BestRun, PredictionOutput, TrainOutput
-from trainwright.engines.torch.losses import chosen_loss
+from trainwright.engines.torch.loss_functions.choosing import chosen_loss
 from trainwright.engines.torch.memory import MemoryReport
 from trainwright.engines.torch.precision import full_eval_dtype
 from trainwright.proving.prove import prove
@@ -85,7 +85,7 @@ class Trainer(Methods):
         eval_dataset: Any = None,
         processing_class: Any = None,
         model_init: Callable[..., nn.Module] | None = None,
-        compute_loss_func: Callable[..., Tensor] | str | None = None,
+        compute_loss_func: Callable[..., Tensor] | str | Mapping[str, Any] | None = None,
         compute_metrics: Any = None,
         callbacks: list[Any] | None = None,
         optimizers: tuple[Any, Any] = (None, None),

@@ -52,6 +52,8 @@ class Calling:
     prepares_each_input: bool
     autocast_is_own: bool
     loss_function_takes_count: bool
+    #: Whether it compares each position with the label of the next one.
+    shifts_for_loss: bool
     #: What an override of ``compute_loss`` expects ``num_items_in_batch`` to be multiplied by.
     count_factor: int
 

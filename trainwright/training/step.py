@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from trainwright.core.signatures import (
 )
 from trainwright.data.feed import take
 from trainwright.data.group_column import without_groups
+from trainwright.engines.torch.loss_functions.base import Loss, next_labels
 from trainwright.engines.torch.losses import logits_of, loss_of, smoothed_loss
 from trainwright.engines.torch.module import Module, loss_in, module_in
 from trainwright.engines.torch.split_batch import cut_batch
@@ -87,12 +89,15 @@ def _calling_of_the_loss(setup: Setup, inner: nn.Module, counter: TargetCounter)
     # How a subclass said it before ``loss_is_scaled_for_ga``: the number of words means nothing to a loss of pairs.
     counts_no_items = setup.loss_kwargs_by_subclass is False and function is None
     count_targets = counter if setup.module is None else setup.module.count_targets
+    if isinstance(function, Loss):
+        count_targets = partial(function.count_targets, usual=counter)
     return {
         "count_targets": count_nothing if counts_no_items else count_targets,
         "loss_outside_model": bool(function or setup.args.label_smoothing_factor or not takes_labels),
         "wants_count": not counts_no_items and bool(function or setup.model_accepts_loss_kwargs or is_own),
         "loss_function_takes_count": function is not None
         and bool(accepted_keywords(function, ("num_items_in_batch",))),
+        "shifts_for_loss": isinstance(function, Loss) and function.compares_positions and counter.shifts,
     }
 
 
@@ -321,6 +326,8 @@ def running_module(model: nn.Module) -> Module:
 
 def call_loss_function(setup: Setup, outputs: object, labels: object, targets: object) -> Tensor:
     assert setup.compute_loss_func is not None
+    if setup.calling.shifts_for_loss:
+        labels = next_labels(labels)
     if setup.calling.loss_function_takes_count:
         return setup.compute_loss_func(outputs, labels, num_items_in_batch=targets)
     return setup.compute_loss_func(outputs, labels)
