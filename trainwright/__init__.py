@@ -68,6 +68,12 @@ if TYPE_CHECKING:
     from trainwright.engines.torch.loss_functions.triplets import TripletLoss as TripletLoss
     from trainwright.engines.torch.module import Module as Module
     from trainwright.engines.torch.randomness import set_seed as set_seed
+    from trainwright.engines.torch.regularisers.mixing import CutMix as CutMix
+    from trainwright.engines.torch.regularisers.mixing import Mixup as Mixup
+    from trainwright.engines.torch.regularisers.noise import GradientNoise as GradientNoise
+    from trainwright.engines.torch.regularisers.perturbing import FGM as FGM
+    from trainwright.engines.torch.regularisers.perturbing import SAM as SAM
+    from trainwright.engines.torch.regularisers.two_passes import RDrop as RDrop
     from trainwright.search.sweep import sweep as sweep
     from trainwright.trainer import Seq2SeqTrainer as Seq2SeqTrainer
     from trainwright.trainer import Trainer as Trainer
@@ -76,6 +82,12 @@ if TYPE_CHECKING:
 
 #: Public name -> module that defines it.
 _HOMES = {
+    "SAM": "engines.torch.regularisers.perturbing",
+    "RDrop": "engines.torch.regularisers.two_passes",
+    "Mixup": "engines.torch.regularisers.mixing",
+    "GradientNoise": "engines.torch.regularisers.noise",
+    "FGM": "engines.torch.regularisers.perturbing",
+    "CutMix": "engines.torch.regularisers.mixing",
     "TripletLoss": "engines.torch.loss_functions.triplets",
     "SupConLoss": "engines.torch.loss_functions.embeddings",
     "OrdinalLoss": "engines.torch.loss_functions.ordinal",

@@ -192,7 +192,7 @@ class Experiment:
     """Where numbers go: names, or names with options."""
 
     callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Callbacks: early_stopping, ema, monitor, registered names, my_file.py:Class; with options."""
+    """Callbacks: early_stopping, ema, monitor, mixup, sam, registered names, my_file.py:Class; with options."""
 
     recipe: str | dict[str, Any] | None = None
     """How the model is pruned, quantized or distilled while it is trained: a recipe's file, or the recipe itself."""

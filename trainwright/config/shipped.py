@@ -18,6 +18,7 @@ _SCHEDULES = "trainwright.engines.torch.schedules"
 _TASKS = "trainwright.experiment.tasks"
 _RECIPES = "trainwright.recipes"
 _LOSSES = "trainwright.engines.torch.loss_functions"
+_REGULARISERS = "trainwright.engines.torch.regularisers"
 
 #: Kind -> name -> "module:attribute".
 SHIPPED: dict[str, dict[str, str]] = {
@@ -118,6 +119,12 @@ SHIPPED: dict[str, dict[str, str]] = {
         "early_stopping": "trainwright.callbacks.early_stopping:EarlyStoppingCallback",
         "ema": "trainwright.engines.torch.ema:EMACallback",
         "monitor": "trainwright.callbacks.monitor:Monitor",
+        "mixup": f"{_REGULARISERS}.mixing:Mixup",
+        "cutmix": f"{_REGULARISERS}.mixing:CutMix",
+        "gradient_noise": f"{_REGULARISERS}.noise:GradientNoise",
+        "r_drop": f"{_REGULARISERS}.two_passes:RDrop",
+        "fgm": f"{_REGULARISERS}.perturbing:FGM",
+        "sam": f"{_REGULARISERS}.perturbing:SAM",
         "sample_predictions": "trainwright.training.sample_predictions:SamplePredictions",
     },
     "modifier": {

@@ -29,6 +29,7 @@ from trainwright.looking.rates import lr_find
 from trainwright.looking.summary import Summary, summary
 from trainwright.trainer.attributes import Found, FromSetup, StageMemory
 from trainwright.trainer.start_up import leaves_at_once
+from trainwright.training.given_modifiers import refuse_late_modifier
 from trainwright.training.memory import micro_batch_size
 from trainwright.training.recipe import final_epoch, recipe_epochs
 from trainwright.training.run import TrainingRun
@@ -173,6 +174,7 @@ class Face:
 
     def add_callback(self, callback: Any) -> None:
         """Add a callback, or an instance of a callback class."""
+        refuse_late_modifier(callback)
         self.callback_handler.add_callback(callback)
 
     def pop_callback(self, callback: Any) -> Any:

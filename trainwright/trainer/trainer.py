@@ -43,6 +43,7 @@ from trainwright.training.construction import (
     with_backend,
 )
 from trainwright.training.dev_run import arguments_to_try
+from trainwright.training.given_modifiers import take_modifiers
 from trainwright.training.overrides import look_at_overrides
 from trainwright.training.phases import take_phases
 from trainwright.training.recipe import take_recipe
@@ -110,6 +111,7 @@ class Trainer(Methods):
         set_up_notes(setup.args)
         take_recipe(setup, recipe, recipe_args, metadata_args, one_teacher(teacher, distill_teacher))
         take_phases(setup, phases)
+        callbacks = take_modifiers(setup, callbacks)
         given = setup.given_args
         setup.model_init = model_init
         setup.processing_class = choose_processor(processing_class, tokenizer)
@@ -128,7 +130,7 @@ class Trainer(Methods):
         setup.data_collator = data_collator or choose_collator(setup.processing_class)
         self._validate_args()
         self.create_accelerator_and_postprocess()
-        setup.callbacks = handler_of(setup, callbacks or [])
+        setup.callbacks = handler_of(setup, callbacks)
         if given.push_to_hub:
             self.init_hf_repo()
         if given.should_save:

@@ -1,9 +1,10 @@
-"""A loss that is an object: what it has to know of the data, and what it does not go together with."""
+"""Losses and regularisers that are objects: what they have to know of the data, and what they do not go with."""
 
 from __future__ import annotations
 
 import logging
 
+from trainwright.core.modifier import Modifier
 from trainwright.data.labels import labels_in
 from trainwright.engines.torch.loss_functions.base import Loss
 from trainwright.training.random_state import random_now, restore_random_state, watch_generators
@@ -35,37 +36,39 @@ def prepare_loss(setup: Setup, *, anew: bool) -> None:
         restore_random_state(setup, before)
 
 
-def refuse_loss_of_pieces(setup: Setup) -> None:
-    """Say, or refuse, where the loss of a batch is not the mean of the losses of its pieces."""
+def refuse_pieces(setup: Setup) -> None:
+    """Say, or refuse, where what becomes of a batch is not what becomes of its pieces."""
     loss, args = setup.compute_loss_func, setup.args
-    if not isinstance(loss, Loss):
-        return
-    name = type(loss).__name__
-    if args.label_smoothing_factor:
+    if isinstance(loss, Loss) and args.label_smoothing_factor:
         raise ValueError(
-            f"label_smoothing_factor smooths the default loss, and {name} is in its place: leave it out, or take "
-            "CrossEntropyLoss(smoothing=...)."
+            f"label_smoothing_factor smooths the default loss, and {type(loss).__name__} is in its place: leave it "
+            "out, or take CrossEntropyLoss(smoothing=...)."
         )
-    if loss.joins_samples is None:
-        return
+    for one in (loss, *setup.modifiers):
+        if isinstance(one, (Loss, Modifier)) and one.joins_samples is not None:
+            _refuse_or_say(setup, type(one).__name__, one.joins_samples)
+        if isinstance(one, Modifier) and one.one_process and args.data_processes > 1:
+            raise ValueError(
+                f"{type(one).__name__} goes by the gradients of one process, and there are {args.data_processes}: "
+                "train on one, or leave it out."
+            )
+
+
+def _refuse_or_say(setup: Setup, name: str, reason: str) -> None:
+    args = setup.args
     if args.micro_batch is not None:
         raise ValueError(
-            f"micro_batch={args.micro_batch!r} cuts batches, which changes what {name} computes: {loss.joins_samples}. "
+            f"micro_batch={args.micro_batch!r} cuts batches, which changes what {name} computes: {reason}. "
             "Leave it out, and make the batch as small as it has to be."
         )
-    pieces = [
-        words
-        for words, count in (
-            (f"accumulation over {args.gradient_accumulation_steps} batches", args.gradient_accumulation_steps),
-            (f"{args.data_processes} processes", args.data_processes),
-        )
-        if count > 1
-    ]
+    accumulation, processes = args.gradient_accumulation_steps, args.data_processes
+    pieces = [f"accumulation over {accumulation} batches"] if accumulation > 1 else []
+    pieces += [f"{processes} processes"] if processes > 1 else []
     if pieces:
         logger.warning(
             "%s: %s, so with %s the gradient is the mean of those of batches of %d, and not that of one large batch.",
             name,
-            loss.joins_samples,
+            reason,
             " and ".join(pieces),
             args.train_batch_size,
         )
