@@ -30,6 +30,7 @@ from trainwright.config.errors import ConfigError
 from trainwright.config.loading import load_experiment
 from trainwright.core.modifier import Modifier
 from trainwright.experiment.building import build
+from trainwright.training.losses import refuse_pieces
 
 MakeArguments = Callable[..., TrainingArguments]
 
@@ -117,6 +118,17 @@ def test_what_depends_on_the_cut_says_so_once(
         short(make_args, make(), micro_batch=2).train()
 
 
+def test_those_that_go_by_the_gradients_of_one_process_refuse_several(
+    make_args: MakeArguments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, noisy = short(make_args, SAM()), short(make_args, GradientNoise())
+    refuse_pieces(trainer._setup)
+    monkeypatch.setattr(TrainingArguments, "data_processes", property(lambda self: 2))
+    refuse_pieces(noisy._setup)
+    with pytest.raises(ValueError, match="SAM goes by the gradients of one process, and there are 2"):
+        refuse_pieces(trainer._setup)
+
+
 def test_what_could_not_act_is_refused(make_args: MakeArguments) -> None:
     with pytest.raises(ValueError, match="pass compute_loss_func='cross_entropy'"):
         short(make_args, Mixup(), Plain()).train()
@@ -195,6 +207,8 @@ def test_an_experiment_names_them_with_options(tmp_path: Path) -> None:
     assert (mixup.alpha, noise.eta) == (0.3, 0.1)
     built = build(load_experiment(file))
     assert built.trainer.train().global_step == 2
+    # They are no recipe, of which a report would show the layers.
+    assert not (tmp_path / "run" / "layers.json").exists()
     line = 1 + file.read_text()[: file.read_text().index("mixup")].count("\n")
     for words, problem in (
         (["callbacks.mixup.alpha=no"], r"callbacks.mixup: alpha='no' should be a number"),

@@ -97,6 +97,8 @@ class Modifier(TrainerCallback):
     """
 
     may_repeat = True
+    #: Whether weights are zeros or rounded by it, so that a report shows what became of each layer.
+    changes_weights = True
     #: Whether the model's own shape or number format changes: not known to the optimizer of a sharded model.
     changes_structure = False
     #: Whether it works on whole weights only, not on shards of them.

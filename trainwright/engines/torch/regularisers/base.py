@@ -13,6 +13,7 @@ class Regulariser(Modifier):
     """A modifier for ``Trainer(callbacks=[...])`` and ``callbacks:`` of an experiment; it acts from start to end."""
 
     may_repeat = False
+    changes_weights = False
     # Of a sharded parameter each process would see its own part.
     needs_whole_tensors = True
 
