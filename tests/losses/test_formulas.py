@@ -315,3 +315,31 @@ def test_what_does_not_fit_is_refused_with_the_way_out(loss: Loss, given: tuple[
 def test_settings_are_checked(make: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make()
+
+
+def test_no_loss_looks_at_values_where_that_would_wait_for_a_gpu() -> None:
+    """Tensors without values: what reads one raises, and so does what mixes devices."""
+    pair = [torch.zeros(6, 4, device="meta") for _ in range(3)]
+    labels, ones = torch.zeros(6, dtype=torch.long, device="meta"), torch.zeros(6, 4, device="meta")
+    pixels = torch.zeros(6, 4, 2, device="meta"), torch.zeros(6, 2, dtype=torch.long, device="meta")
+    cases: list[tuple[Loss, Any, Any]] = [
+        (CrossEntropyLoss(0.1, WEIGHTS), pair[0], labels),
+        (FocalLoss(2.0, WEIGHTS), pair[0], labels),
+        (OrdinalLoss(), pair[0], labels),
+        (OrdinalLoss("borders"), pair[0], labels),
+        (BinaryCrossEntropyLoss(WEIGHTS, 0.1), pair[0], ones),
+        (DiceCrossEntropyLoss(), *pixels),
+        (DiceLoss(over_batch=True), pair[0], ones),
+        (ContrastiveLoss(), pair[:2], labels),
+        (InfoNCELoss(), pair[:2], None),
+        (SupConLoss(), pair[0], labels),
+        (TripletLoss(), pair, None),
+        (TripletLoss(mining="hard"), pair[0], labels),
+        (TripletLoss(mining="all"), pair[0], labels),
+    ]
+    for loss, outputs, given in cases:
+        found = loss(outputs, given, torch.zeros((), device="meta"))
+        assert found.is_meta
+        assert found.shape == ()
+        counted = loss.count_targets({"labels": given}, lambda batch: 6) if given is not None else 6
+        assert isinstance(counted, int) or counted.is_meta
