@@ -53,8 +53,27 @@ if TYPE_CHECKING:
     from trainwright.data.curriculum import RatioCurriculum as RatioCurriculum
     from trainwright.data.curriculum import StepsCurriculum as StepsCurriculum
     from trainwright.engines.torch.ema import EMACallback as EMACallback
+    from trainwright.engines.torch.loss_functions.base import Loss as Loss
+    from trainwright.engines.torch.loss_functions.classification import CrossEntropyLoss as CrossEntropyLoss
+    from trainwright.engines.torch.loss_functions.classification import FocalLoss as FocalLoss
+    from trainwright.engines.torch.loss_functions.embeddings import ContrastiveLoss as ContrastiveLoss
+    from trainwright.engines.torch.loss_functions.embeddings import InfoNCELoss as InfoNCELoss
+    from trainwright.engines.torch.loss_functions.embeddings import SupConLoss as SupConLoss
+    from trainwright.engines.torch.loss_functions.ordinal import OrdinalLoss as OrdinalLoss
+    from trainwright.engines.torch.loss_functions.overlap import DiceCrossEntropyLoss as DiceCrossEntropyLoss
+    from trainwright.engines.torch.loss_functions.overlap import DiceLoss as DiceLoss
+    from trainwright.engines.torch.loss_functions.several_classes import (
+        BinaryCrossEntropyLoss as BinaryCrossEntropyLoss,
+    )
+    from trainwright.engines.torch.loss_functions.triplets import TripletLoss as TripletLoss
     from trainwright.engines.torch.module import Module as Module
     from trainwright.engines.torch.randomness import set_seed as set_seed
+    from trainwright.engines.torch.regularisers.mixing import CutMix as CutMix
+    from trainwright.engines.torch.regularisers.mixing import Mixup as Mixup
+    from trainwright.engines.torch.regularisers.noise import GradientNoise as GradientNoise
+    from trainwright.engines.torch.regularisers.perturbing import FGM as FGM
+    from trainwright.engines.torch.regularisers.perturbing import SAM as SAM
+    from trainwright.engines.torch.regularisers.two_passes import RDrop as RDrop
     from trainwright.search.sweep import sweep as sweep
     from trainwright.trainer import Seq2SeqTrainer as Seq2SeqTrainer
     from trainwright.trainer import Trainer as Trainer
@@ -63,6 +82,23 @@ if TYPE_CHECKING:
 
 #: Public name -> module that defines it.
 _HOMES = {
+    "SAM": "engines.torch.regularisers.perturbing",
+    "RDrop": "engines.torch.regularisers.two_passes",
+    "Mixup": "engines.torch.regularisers.mixing",
+    "GradientNoise": "engines.torch.regularisers.noise",
+    "FGM": "engines.torch.regularisers.perturbing",
+    "CutMix": "engines.torch.regularisers.mixing",
+    "TripletLoss": "engines.torch.loss_functions.triplets",
+    "SupConLoss": "engines.torch.loss_functions.embeddings",
+    "OrdinalLoss": "engines.torch.loss_functions.ordinal",
+    "Loss": "engines.torch.loss_functions.base",
+    "InfoNCELoss": "engines.torch.loss_functions.embeddings",
+    "FocalLoss": "engines.torch.loss_functions.classification",
+    "DiceLoss": "engines.torch.loss_functions.overlap",
+    "DiceCrossEntropyLoss": "engines.torch.loss_functions.overlap",
+    "CrossEntropyLoss": "engines.torch.loss_functions.classification",
+    "ContrastiveLoss": "engines.torch.loss_functions.embeddings",
+    "BinaryCrossEntropyLoss": "engines.torch.loss_functions.several_classes",
     "BestRun": "core.results",
     "Checkpoint": "core.checkpointer",
     "Checkpointer": "core.checkpointer",

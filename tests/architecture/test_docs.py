@@ -126,11 +126,25 @@ MODULES = [
     "core.microbatching",
     "core.module",
     "data.composing",
+    "data.labels",
     "data.curriculum",
     "data.sharding",
     "engines.graph.strided",
     "engines.torch.backends",
     "engines.torch.split_batch",
+    "engines.torch.loss_functions.base",
+    "engines.torch.loss_functions.choosing",
+    "engines.torch.loss_functions.class_weights",
+    "engines.torch.loss_functions.classification",
+    "engines.torch.loss_functions.embeddings",
+    "engines.torch.loss_functions.ordinal",
+    "engines.torch.loss_functions.overlap",
+    "engines.torch.loss_functions.several_classes",
+    "engines.torch.loss_functions.triplets",
+    "engines.torch.regularisers.mixing",
+    "engines.torch.regularisers.noise",
+    "engines.torch.regularisers.perturbing",
+    "engines.torch.regularisers.two_passes",
     "engines.torch.memory",
     "engines.torch.joint",
     "engines.torch.logged",
@@ -245,7 +259,7 @@ def test_code_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 #: Pages that are followed like a person at a shell would: named files are written, commands run, from top to bottom.
-WALKS = ["experiments.md", "images-and-sounds.md", "phases.md", "search.md"]
+WALKS = ["experiments.md", "images-and-sounds.md", "losses.md", "phases.md", "search.md"]
 
 
 @pytest.mark.full

@@ -16,16 +16,17 @@ SOURCES = sorted((ROOT / "trainwright").rglob("*.py"))
 
 PUBLIC_NAMES = set(
     """
-    BestRun Checkpoint Checkpointer DataCollatorForLanguageModeling DataCollatorForMultipleChoice
-    DataCollatorForPermutationLanguageModeling DataCollatorForSeq2Seq DataCollatorForTokenClassification
-    DataCollatorForWholeWordMask DataCollatorWithFlattening DataCollatorWithPadding DataWords DefaultDataCollator
-    DefaultFlowCallback EMACallback EarlyStoppingCallback EvalLoopOutput EvalPrediction Every ExportableState
-    HubStrategy IntervalStrategy KeepBest Modifier Module Monitor NonFiniteError NotSavedError OptimizerNames Phase
-    PredictionOutput Preempted PrinterCallback ProgressCallback RangeCurriculum RatioCurriculum SamplePredictions
-    SaveStrategy SchedulerType Seq2SeqTrainer Seq2SeqTrainingArguments StepPlan StepsCurriculum TrackedRun Tracker
-    TrainOutput Trainer TrainerCallback TrainerControl TrainerState TrainingArguments __version__
-    default_data_collator enable_full_determinism get_last_checkpoint load_experiment register registered set_seed
-    sweep
+    BestRun BinaryCrossEntropyLoss Checkpoint Checkpointer ContrastiveLoss CrossEntropyLoss CutMix
+    DataCollatorForLanguageModeling DataCollatorForMultipleChoice DataCollatorForPermutationLanguageModeling
+    DataCollatorForSeq2Seq DataCollatorForTokenClassification DataCollatorForWholeWordMask DataCollatorWithFlattening
+    DataCollatorWithPadding DataWords DefaultDataCollator DefaultFlowCallback DiceCrossEntropyLoss DiceLoss EMACallback
+    EarlyStoppingCallback EvalLoopOutput EvalPrediction Every ExportableState FGM FocalLoss GradientNoise HubStrategy
+    InfoNCELoss IntervalStrategy KeepBest Loss Mixup Modifier Module Monitor NonFiniteError NotSavedError
+    OptimizerNames OrdinalLoss Phase PredictionOutput Preempted PrinterCallback ProgressCallback RDrop RangeCurriculum
+    RatioCurriculum SAM SamplePredictions SaveStrategy SchedulerType Seq2SeqTrainer Seq2SeqTrainingArguments StepPlan
+    StepsCurriculum SupConLoss TrackedRun Tracker TrainOutput Trainer TrainerCallback TrainerControl TrainerState
+    TrainingArguments TripletLoss __version__ default_data_collator enable_full_determinism get_last_checkpoint
+    load_experiment register registered set_seed sweep
     """.split()  # noqa: SIM905
 )
 

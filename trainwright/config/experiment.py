@@ -28,8 +28,9 @@ class ModelSection:
     metrics: str | None = None
     """my_file.py:compute_metrics, in place of the task's own metrics."""
 
-    loss: str | None = None
-    """mse, l1, huber, a registered loss or my_file.py:function, in place of the model's own loss."""
+    loss: str | dict[str, Any] | None = None
+    """cross_entropy, focal, dice and others, a registered loss or my_file.py:function, in place of the model's own;
+    with options, {name: focal, gamma: 2.0}."""
 
 
 @dataclass(kw_only=True)
@@ -194,7 +195,7 @@ class Experiment:
     """Where numbers go: names, or names with options."""
 
     callbacks: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Callbacks: early_stopping, ema, monitor, registered names, my_file.py:Class; with options."""
+    """Callbacks: early_stopping, ema, monitor, mixup, sam, registered names, my_file.py:Class; with options."""
 
     recipe: str | dict[str, Any] | None = None
     """How the model is pruned, quantized or distilled while it is trained: a recipe's file, or the recipe itself."""

@@ -15,13 +15,11 @@ from trainwright.config.fields import AllFields
 from trainwright.config.fields.distributed import DistributedFields
 from trainwright.config.fields.saving import SavingFields
 from trainwright.config.fields.survival import SurvivalFields
+from trainwright.config.overrides import COMMAND_LINE, SHORT_FORMS, parse_overrides, put_value
 from trainwright.config.registry import check_name, split_reference, suggestion
 from trainwright.config.seq2seq import Seq2SeqTrainingArguments
-from trainwright.config.yaml12 import DEEPEST, Document, Place, read_yaml, read_yaml_file
+from trainwright.config.yaml12 import Document, Place, read_yaml_file
 
-COMMAND_LINE = "command line"
-#: What may be written as one word, and the key that it then stands for.
-_SHORT_FORMS = {"model": "name", "data": "train"}
 _SECTIONS: dict[str, type] = {"model": ModelSection, "data": DataSection, "search": SearchSection}
 #: Sections whose keys are TrainingArguments.
 ARGUMENT_SECTIONS = ("training", "checkpoint", "parallel")
@@ -108,7 +106,7 @@ def experiment_from(
 def with_long_forms(data: Mapping[str, Any]) -> dict[str, Any]:
     """A copy in which ``model: bert`` is ``model: {name: bert}``; deep enough that overrides change nothing else."""
     found = {key: _copied(value) for key, value in data.items()}
-    for section, key in _SHORT_FORMS.items():
+    for section, key in SHORT_FORMS.items():
         if isinstance(found.get(section), str):
             found[section] = {key: found[section]}
     return found
@@ -116,66 +114,6 @@ def with_long_forms(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _copied(value: object) -> Any:
     return {key: _copied(item) for key, item in value.items()} if isinstance(value, dict) else value
-
-
-def parse_overrides(words: Iterable[str]) -> list[tuple[Place, Any]]:
-    """``a.b=c``, ``--a.b=c`` and ``--a.b c`` as (place, value); values are read as YAML.
-
-    >>> parse_overrides(["training.learning_rate=1e-4", "--data.train", "my data.csv", "--model.options={layers: 2}"])
-    [(('training', 'learning_rate'), 0.0001), (('data', 'train'), 'my data.csv'), (('model', 'options'), {'layers': 2})]
-    """
-    found: list[tuple[Place, Any]] = []
-    waiting = iter(words)
-    for word in waiting:
-        if not word.isprintable() and _is_no_text(word):
-            raise ConfigError(f"{COMMAND_LINE}: {word!r} is not text in UTF-8.")
-        name, equals, text = word.removeprefix("--").partition("=")
-        if not equals:
-            following = next(waiting, None) if word.startswith("--") else None
-            if following is None:
-                raise ConfigError(f"{COMMAND_LINE}: {word!r}: write section.key=value, or --section.key value.")
-            text = following
-        place = tuple(name.split("."))
-        if not all(place):
-            raise ConfigError(f"{COMMAND_LINE}: {word!r}: write section.key=value.")
-        if len(place) > DEEPEST:
-            raise ConfigError(f"{COMMAND_LINE}: {word!r}: more than {DEEPEST} levels inside each other.")
-        found.append((place, read_override(text)))
-    return found
-
-
-def _is_no_text(word: str) -> bool:
-    """Return True for bytes that the command line could not decode."""
-    return any("\ud800" <= character <= "\udfff" for character in word)
-
-
-def read_override(text: str) -> Any:
-    """One value of a command line: a YAML value, and otherwise the text itself (``C:/a: b``, ``*.csv``)."""
-    try:
-        value = read_yaml(text, COMMAND_LINE).data
-    except ConfigError:
-        return text
-    # Only brackets make a mapping or list here.
-    return text if isinstance(value, (dict, list)) and text.lstrip()[:1] not in ("{", "[") else value
-
-
-def put_value(data: dict[str, Any], place: Place, value: object) -> Place:
-    """Set a value; returns where, which for a short form is one level deeper."""
-    if len(place) == 1 and place[0] in _SHORT_FORMS and isinstance(value, str):
-        place = (*place, _SHORT_FORMS[str(place[0])])
-    within: Any = data
-    for depth, key in enumerate(place[:-1]):
-        if within.get(key) is None:
-            within[key] = {}
-        elif isinstance(within[key], list) and all(isinstance(item, str) for item in within[key]):
-            # A list of names is a mapping of names to no options.
-            within[key] = dict.fromkeys(within[key])
-        within = within[key]
-        if not isinstance(within, dict):
-            shown = ".".join(map(str, place[: depth + 1]))
-            raise ConfigError(f"{COMMAND_LINE}: {shown} is {within!r}, which has no keys of its own.")
-    within[place[-1]] = value
-    return place
 
 
 def _validated(data: dict[str, Any], document: Document, given: frozenset[Place]) -> Experiment:
@@ -246,9 +184,12 @@ def _refuse_values(loaded: Loaded, section: dict[str, Any], name: str) -> None:
             raise loaded.error((name, key), f"{value!r} should be a whole number of at least 1.")
         if key == "holdout" and isinstance(value, bool):
             raise loaded.error((name, key), f"{value!r} should be a share such as 0.1.")
+        if key == "loss" and isinstance(value, dict) and not isinstance(value.get("name"), str):
+            raise loaded.error((name, key), "it needs the name of a loss: {name: focal, gamma: 2.0}.")
         for kind in ("task", "loss"):
-            if key == kind and isinstance(value, str) and split_reference(value) is None:
-                check_name(kind, value, f"{loaded.where((name, key))}: {name}.{key}")
+            said = value.get("name") if isinstance(value, dict) else value
+            if key == kind and isinstance(said, str) and split_reference(said) is None:
+                check_name(kind, said, f"{loaded.where((name, key))}: {name}.{key}")
 
 
 def _place_of(loc: tuple[Any, ...], data: object) -> Place:
@@ -324,6 +265,12 @@ def _refuse_untrusted(loaded: Loaded) -> None:
             )
 
 
+def loss_name(model: ModelSection) -> tuple[Place, str | None]:
+    """The loss that an experiment names, and where."""
+    said = model.loss
+    return (("model", "loss", "name"), said["name"]) if isinstance(said, dict) else (("model", "loss"), said)
+
+
 def _by_hand(place: Place, reference: str) -> str:
     """How to give the same on the command line, where one word does it."""
     can = place[0] in ("model", "data") and len(place) == 2
@@ -346,7 +293,7 @@ def code_references(experiment: Experiment) -> list[tuple[Place, str]]:
     candidates: list[tuple[Place, Any]] = [
         (("model", "name"), model.name),
         (("model", "metrics"), model.metrics),
-        (("model", "loss"), model.loss),
+        loss_name(model),
         *((("data", part), getattr(data, part)) for part in ("train", "eval", "test")),
         *((("phases", name, "data"), phase.data) for name, phase in experiment.phases.items()),
     ]

@@ -17,6 +17,8 @@ _STRATEGIES = "trainwright.engines.torch.strategies"
 _SCHEDULES = "trainwright.engines.torch.schedules"
 _TASKS = "trainwright.experiment.tasks"
 _RECIPES = "trainwright.recipes"
+_LOSSES = "trainwright.engines.torch.loss_functions"
+_REGULARISERS = "trainwright.engines.torch.regularisers"
 
 #: Kind -> name -> "module:attribute".
 SHIPPED: dict[str, dict[str, str]] = {
@@ -104,11 +106,27 @@ SHIPPED: dict[str, dict[str, str]] = {
         "mse": "trainwright.engines.torch.losses:mean_squared_error",
         "l1": "trainwright.engines.torch.losses:mean_absolute_error",
         "huber": "trainwright.engines.torch.losses:huber",
+        "cross_entropy": f"{_LOSSES}.classification:CrossEntropyLoss",
+        "focal": f"{_LOSSES}.classification:FocalLoss",
+        "bce": f"{_LOSSES}.several_classes:BinaryCrossEntropyLoss",
+        "dice": f"{_LOSSES}.overlap:DiceLoss",
+        "dice_ce": f"{_LOSSES}.overlap:DiceCrossEntropyLoss",
+        "ordinal": f"{_LOSSES}.ordinal:OrdinalLoss",
+        "contrastive": f"{_LOSSES}.embeddings:ContrastiveLoss",
+        "info_nce": f"{_LOSSES}.embeddings:InfoNCELoss",
+        "sup_con": f"{_LOSSES}.embeddings:SupConLoss",
+        "triplet": f"{_LOSSES}.triplets:TripletLoss",
     },
     "callback": {
         "early_stopping": "trainwright.callbacks.early_stopping:EarlyStoppingCallback",
         "ema": "trainwright.engines.torch.ema:EMACallback",
         "monitor": "trainwright.callbacks.monitor:Monitor",
+        "mixup": f"{_REGULARISERS}.mixing:Mixup",
+        "cutmix": f"{_REGULARISERS}.mixing:CutMix",
+        "gradient_noise": f"{_REGULARISERS}.noise:GradientNoise",
+        "r_drop": f"{_REGULARISERS}.two_passes:RDrop",
+        "fgm": f"{_REGULARISERS}.perturbing:FGM",
+        "sam": f"{_REGULARISERS}.perturbing:SAM",
         "sample_predictions": "trainwright.training.sample_predictions:SamplePredictions",
     },
     "modifier": {

@@ -7,7 +7,9 @@ When each method is called (``drive.py`` in ``recipes`` does the same for a loop
         on_train_begin     begin, update        what is due at the epoch where the run stands
         for each optimizer step:
             for each micro-batch:
-                modify_loss(loss, outputs, inputs)
+                around_pass(site, run)          run() is forward and backward
+                    compute_loss(passes, inputs)
+                    modify_loss(loss, outputs, inputs)
             shape_gradients(site)               summed over processes and unscaled, not yet clipped
             before_update(site)                 clipped; weights and optimizer are about to change
             optimizer.step()
@@ -21,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from trainwright.config.arguments import TrainingArguments
 from trainwright.core.callback import TrainerCallback
@@ -62,6 +64,18 @@ class Site:
     note: Callable[..., None] = lambda kind, message, **facts: None
 
 
+@dataclass(frozen=True)
+class Passes:
+    """What a modifier needs that computes the loss of a micro-batch otherwise."""
+
+    #: ``(inputs) -> (loss, outputs)``: a forward pass, and its mean loss.
+    run: Callable[[Any], tuple[Any, Any]]
+    #: ``(outputs, labels) -> loss``: of a pass that was made, with other labels.
+    loss_of: Callable[[Any, Any], Any]
+    #: Whether each position is compared with the label of the next one.
+    shifts_labels: bool = False
+
+
 @dataclass(kw_only=True, eq=False)
 class Modifier(TrainerCallback):
     """Changes a training from ``start_epoch`` to ``end_epoch``; override what should happen.
@@ -83,12 +97,18 @@ class Modifier(TrainerCallback):
     """
 
     may_repeat = True
+    #: Whether weights are zeros or rounded by it, so that a report shows what became of each layer.
+    changes_weights = True
     #: Whether the model's own shape or number format changes: not known to the optimizer of a sharded model.
     changes_structure = False
     #: Whether it works on whole weights only, not on shards of them.
     needs_whole_tensors = False
     #: Whether other parameters take part in a step than before, or gradients are taken besides those of steps.
     changes_graph = False
+    #: Why what it does to a batch is not what it does to the parts of one; None where it is.
+    joins_samples: ClassVar[str | None] = None
+    #: Whether it goes by the gradients of this process alone.
+    one_process = False
     #: Whether this decides the learning rate; the run's own schedule then stays out of it.
     sets_learning_rate = False
     #: Set by the Trainer; a loop written by hand passes it with each call.
@@ -150,6 +170,14 @@ class Modifier(TrainerCallback):
 
     def replaced(self, mapping: dict[Any, tuple[Any, Callable[[Any], Any] | None]]) -> None:
         """Another modifier put other parameters in place of some: ``{old: (new, kept)}`` as in ``Site.rebuild``."""
+
+    def around_pass(self, site: Site, run: Callable[[], Any]) -> Any:
+        """Forward and backward of one micro-batch: call ``run``, perhaps again, and return its loss."""
+        return run()
+
+    def compute_loss(self, passes: Passes, inputs: Any) -> tuple[Any, Any]:
+        """The loss of one micro-batch and its outputs, by other passes than the one over ``inputs``."""
+        return passes.run(inputs)
 
     def modify_loss(self, loss: Any, outputs: Any, inputs: Any) -> Any:
         """The loss of one micro-batch, a mean over its targets."""

@@ -40,7 +40,7 @@ def makes_columns_on_the_fly(dataset: object) -> bool:
 
 
 def column_values(dataset: Any, name: str) -> list[Any]:
-    """A whole column of a Hugging Face dataset, without its transforms."""
+    """A column of a dataset, whatever format or transform it is read with."""
     if hasattr(dataset, "with_format") and hasattr(dataset, "select_columns"):
         # Through arrow, since a torch format or a transform would otherwise run over every row.
         return dataset.select_columns([name]).with_format("arrow")[:].column(name).to_pylist()

@@ -15,13 +15,16 @@ from trainwright.checkpoint.manifest import holds, only_listed
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.backends import rank_from_environment
 from trainwright.config.errors import ConfigError
-from trainwright.config.loading import Loaded, arguments_of
+from trainwright.config.loading import Loaded, arguments_of, loss_name
 from trainwright.config.options import fitting_options
 from trainwright.config.registry import find, load_object, split_reference
 from trainwright.config.seq2seq import Seq2SeqTrainingArguments
 from trainwright.core.data_words import DataWords
 from trainwright.core.modifier import Modifier
 from trainwright.core.phases import Phase
+from trainwright.data.labels import labels_in
+from trainwright.engines.torch.loss_functions.base import Loss
+from trainwright.engines.torch.loss_functions.choosing import made_loss
 from trainwright.engines.torch.randomness import set_seed
 from trainwright.experiment.media import with_whole_paths
 from trainwright.experiment.sources import (
@@ -225,7 +228,7 @@ def _trainer(loaded: Loaded, args: TrainingArguments, prepared: Prepared, *, tra
         train_dataset=prepared.train,
         eval_dataset=prepared.eval,
         processing_class=prepared.processor,
-        compute_loss_func=_loss(loaded),
+        compute_loss_func=_loss(loaded, prepared),
         compute_metrics=metrics,
         preprocess_logits_for_metrics=prepared.preprocess_logits,
         callbacks=_callbacks(loaded) if training else None,
@@ -243,11 +246,34 @@ def _words_of(facts: dict[str, Any]) -> DataWords:
     return DataWords(facts.get("classes") or (), unit.get("mean", 0.0), unit.get("scale", 1.0), columns)
 
 
-def _loss(loaded: Loaded) -> Any:
-    name = loaded.experiment.model.loss
-    if name is None or split_reference(name) is None:
-        return name
-    return load_object(resolve(loaded, ("model", "loss"), name), "model.loss")
+def _loss(loaded: Loaded, prepared: Prepared) -> Any:
+    place, name = loss_name(loaded.experiment.model)
+    if name is None:
+        return None
+    said = loaded.experiment.model.loss
+    options = {key: value for key, value in said.items() if key != "name"} if isinstance(said, dict) else {}
+    if split_reference(name) is None:
+        found = find("loss", name, f"{loaded.where(place)}: model.loss")
+    else:
+        found = load_object(resolve(loaded, place, name), "model.loss")
+    try:
+        loss = made_loss(found, options)
+        if isinstance(loss, Loss) and loss.counts_labels:
+            _weigh_classes(loss, prepared)
+        return loss
+    except (ValueError, TypeError) as error:
+        starts = {key: (key, f"there is no option {key!r}") for key in options}
+        wrong = next((key for key in options if str(error).startswith(starts[key])), None)
+        raise loaded.error(place[:2] if wrong is None else (*place[:2], wrong), str(error)) from error
+
+
+def _weigh_classes(loss: Loss, prepared: Prepared) -> None:
+    """Weights from the data, kept with the run: it is evaluated without what it was trained on."""
+    if prepared.train is not None:
+        loss.take_labels(labels_in(prepared.train))
+        prepared.facts["loss_weights"] = loss.found_weights
+    elif prepared.facts.get("loss_weights") is not None:
+        loss.take_weights(prepared.facts["loss_weights"])
 
 
 def _phases(loaded: Loaded, prepared: Prepared) -> list[Phase] | None:

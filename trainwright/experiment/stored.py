@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainwright.config.errors import ConfigError
-from trainwright.config.loading import ARGUMENT_SECTIONS, NAMED_SECTIONS, Loaded, experiment_from
+from trainwright.config.loading import ARGUMENT_SECTIONS, NAMED_SECTIONS, Loaded, experiment_from, loss_name
 from trainwright.config.registry import split_reference
 from trainwright.config.secrets import holds_mask, redacted_values
 from trainwright.config.yaml12 import Document, Place, read_yaml_file, write_yaml
@@ -37,7 +37,7 @@ def resolved(loaded: Loaded) -> dict[str, Any]:
         if key in model:
             model[key] = resolve(loaded, ("model", key), model[key])
     if "loss" in model:
-        model["loss"] = _as_anywhere(loaded, ("model", "loss"), model["loss"])
+        model["loss"] = _loss_as_anywhere(loaded, model["loss"])
     for key in ("train", "eval", "test"):
         if key in data and data[key] not in BUILT_IN:
             data[key] = resolve(loaded, ("data", key), data[key])
@@ -64,6 +64,14 @@ def resolved(loaded: Loaded) -> dict[str, Any]:
 
 def _as_anywhere(loaded: Loaded, place: Place, name: str) -> str:
     return resolve(loaded, place, name) if split_reference(name) is not None else name
+
+
+def _loss_as_anywhere(loaded: Loaded, said: str | dict[str, Any]) -> str | dict[str, Any]:
+    place, name = loss_name(loaded.experiment.model)
+    assert name is not None
+    name = _as_anywhere(loaded, place, name)
+    # Alone, a name is the same however it is written.
+    return {**said, "name": name} if isinstance(said, dict) and len(said) > 1 else name
 
 
 def _said(section: object) -> Any:

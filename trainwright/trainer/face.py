@@ -22,12 +22,14 @@ from trainwright.core.files import replace_text
 from trainwright.core.layout import Weights
 from trainwright.core.modifier import Modifier
 from trainwright.core.state import TrainerControl, TrainerState
+from trainwright.engines.torch.loss_functions.choosing import chosen_loss
 from trainwright.looking.batch import BatchView, show_batch
 from trainwright.looking.found_rates import LearningRates
 from trainwright.looking.rates import lr_find
 from trainwright.looking.summary import Summary, summary
 from trainwright.trainer.attributes import Found, FromSetup, StageMemory
 from trainwright.trainer.start_up import leaves_at_once
+from trainwright.training.given_modifiers import refuse_late_modifier
 from trainwright.training.memory import micro_batch_size
 from trainwright.training.recipe import final_epoch, recipe_epochs
 from trainwright.training.run import TrainingRun
@@ -131,7 +133,7 @@ class Face:
 
     @compute_loss_func.setter
     def compute_loss_func(self, function: Callable[..., Tensor] | None) -> None:
-        take_loss_function(self._setup, function)
+        take_loss_function(self._setup, chosen_loss(function))
 
     @property
     def model_accepts_loss_kwargs(self) -> bool:
@@ -172,6 +174,7 @@ class Face:
 
     def add_callback(self, callback: Any) -> None:
         """Add a callback, or an instance of a callback class."""
+        refuse_late_modifier(callback)
         self.callback_handler.add_callback(callback)
 
     def pop_callback(self, callback: Any) -> Any:

@@ -7,7 +7,7 @@ happens to both are functions in ``trainwright/training``, and the loop is ``tra
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from trainwright.core.backend import Backend
 from trainwright.core.checkpointer import Checkpointer
 from trainwright.core.phases import Phase
 from trainwright.core.results import BestRun, PredictionOutput, TrainOutput
-from trainwright.engines.torch.losses import chosen_loss
+from trainwright.engines.torch.loss_functions.choosing import chosen_loss
 from trainwright.engines.torch.memory import MemoryReport
 from trainwright.engines.torch.precision import full_eval_dtype
 from trainwright.proving.prove import prove
@@ -43,6 +43,7 @@ from trainwright.training.construction import (
     with_backend,
 )
 from trainwright.training.dev_run import arguments_to_try
+from trainwright.training.given_modifiers import take_modifiers
 from trainwright.training.overrides import look_at_overrides
 from trainwright.training.phases import take_phases
 from trainwright.training.recipe import take_recipe
@@ -85,7 +86,7 @@ class Trainer(Methods):
         eval_dataset: Any = None,
         processing_class: Any = None,
         model_init: Callable[..., nn.Module] | None = None,
-        compute_loss_func: Callable[..., Tensor] | str | None = None,
+        compute_loss_func: Callable[..., Tensor] | str | Mapping[str, Any] | None = None,
         compute_metrics: Any = None,
         callbacks: list[Any] | None = None,
         optimizers: tuple[Any, Any] = (None, None),
@@ -110,6 +111,7 @@ class Trainer(Methods):
         set_up_notes(setup.args)
         take_recipe(setup, recipe, recipe_args, metadata_args, one_teacher(teacher, distill_teacher))
         take_phases(setup, phases)
+        callbacks = take_modifiers(setup, callbacks)
         given = setup.given_args
         setup.model_init = model_init
         setup.processing_class = choose_processor(processing_class, tokenizer)
@@ -128,7 +130,7 @@ class Trainer(Methods):
         setup.data_collator = data_collator or choose_collator(setup.processing_class)
         self._validate_args()
         self.create_accelerator_and_postprocess()
-        setup.callbacks = handler_of(setup, callbacks or [])
+        setup.callbacks = handler_of(setup, callbacks)
         if given.push_to_hub:
             self.init_hf_repo()
         if given.should_save:

@@ -12,6 +12,7 @@ from trainwright.config.arguments import TrainingArguments
 from trainwright.config.parallel import way_of
 from trainwright.core.callback import listens_to
 from trainwright.engines.graph.framework import Framework
+from trainwright.engines.torch.loss_functions.base import Loss
 from trainwright.training.hooks import is_ours, is_users_own
 from trainwright.training.setup import Setup
 from trainwright.training.step import call_compute_loss
@@ -154,6 +155,11 @@ def in_torch_form(model: nn.Module, setup: Setup) -> Any:
         )
     from trainwright.engines.mindspore.cells import CellModel, for_torch
 
+    if isinstance(setup.compute_loss_func, Loss):
+        raise ValueError(
+            f"{type(setup.compute_loss_func).__name__} computes with torch, and the loss of a Cell is computed by "
+            "MindSpore: pass a function of the Cell's outputs and the labels in MindSpore's operations."
+        )
     if setup.compute_loss_func is not None and not hasattr(setup.compute_loss_func, "for_cells"):
         setup.compute_loss_func = for_torch(setup.compute_loss_func)
     return CellModel(model)

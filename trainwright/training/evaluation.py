@@ -22,6 +22,7 @@ from trainwright.data.first_batches import first_batches, first_of_evaluation
 from trainwright.data.loader import close_loader
 from trainwright.data.rebuild import shared_evaluation, sharing_of
 from trainwright.engines.torch.logged import Means
+from trainwright.engines.torch.loss_functions.base import Loss
 from trainwright.engines.torch.metrics import adds_up_over_processes, without_sync
 from trainwright.engines.torch.module_engine import ModuleEngine
 from trainwright.engines.torch.outputs import mean_of, parts_of, predictions_in
@@ -31,6 +32,7 @@ from trainwright.loop.evaluate import EvaluationPlan, is_streaming_metric
 from trainwright.loop.evaluate import evaluate as run_plan
 from trainwright.training.evaluation_details import note_predictions
 from trainwright.training.hooks import is_overridden
+from trainwright.training.losses import prepare_loss
 from trainwright.training.modules import attach_module, data_of_module, use_own_eval_data
 from trainwright.training.setup import Setup, data_rank, require_model
 from trainwright.training.start import wrapped
@@ -185,6 +187,7 @@ def evaluation_loop(
     """Go through ``dataloader`` with :meth:`prediction_step` and compute the metrics."""
     setup.evaluation.logged = Means()
     attach_module(setup)
+    prepare_loss(setup, anew=False)
     loss_only = setup.args.prediction_loss_only if prediction_loss_only is None else prediction_loss_only
     model = evaluation_model(setup, dataloader)
     setup.backend.start(setup.given_args)
@@ -360,7 +363,9 @@ def with_logged(setup: Setup, output: EvalLoopOutput, prefix: str) -> EvalLoopOu
 
 def returns_loss(setup: Setup, inputs: object) -> bool:
     asked = inputs.get("return_loss") if isinstance(inputs, Mapping) else None
-    return bool(setup.can_return_loss if asked is None else asked)
+    function = setup.compute_loss_func
+    can = setup.can_return_loss or (isinstance(function, Loss) and not function.needs_labels)
+    return bool(can if asked is None else asked)
 
 
 def labels_of(setup: Setup, inputs: object) -> Any:

@@ -19,7 +19,11 @@ FILE = "layers.json"
 def note_layers(setup: Setup, model: nn.Module) -> None:
     """Write the share of zeros and the bit width of each layer, where a recipe ran and the model is here whole."""
     folder = run_folder(setup)
-    if not setup.modifiers or not setup.args.should_save or setup.engine.weights.layout.in_parts:
+    if (
+        not any(one.changes_weights for one in setup.modifiers)
+        or not setup.args.should_save
+        or setup.engine.weights.layout.in_parts
+    ):
         return
     layers = [_layer(name, layer) for name, layer in prunable_layers(model).items()]
     with suppress(OSError):

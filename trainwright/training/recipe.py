@@ -132,11 +132,14 @@ def prepare_recipe(setup: Setup) -> None:
     if setup.args.torch_compile and any(isinstance(m, ComparesLayers) for m in setup.modifiers):
         # torch does not look for hooks where it has compiled a layer of the same class before.
         torch.compiler.reset()
-    setup.loss_modifiers = overriding(setup.modifiers, "modify_loss")
+    setup.loss_modifiers = [
+        one for one in setup.modifiers if overriding([one], "modify_loss") or overriding([one], "compute_loss")
+    ]
+    setup.pass_modifiers = overriding(setup.modifiers, "around_pass")
     if setup.loss_modifiers and "return_outputs" not in setup.calling.compute_loss_takes:
         raise ValueError(
             f"{type(setup.hooks()).__name__}.compute_loss must take return_outputs and return (loss, outputs) then: "
-            "the recipe compares outputs with a teacher's."
+            f"{type(setup.loss_modifiers[0]).__name__} looks at the outputs."
         )
     extra = [parameter for m in setup.modifiers for parameter in m.extra_parameters().values()]
     for parameter in extra:
@@ -257,7 +260,7 @@ def finish_recipe(run: TrainingRun) -> None:
     for learner in learners(setup):
         if learner.teacher is not None:
             learner.teacher.forget()
-    setup.loss_modifiers = []
+    setup.loss_modifiers, setup.pass_modifiers = [], []
     setup.engine.set_update_hooks(UpdateHooks())
     run.site = None
 

@@ -33,6 +33,8 @@ def sampled_gradients(run: TrainingRun) -> Callable[[int], Iterator[None]] | Non
         engine = setup.engine
         random = random_now(setup)
         buffers = [(buffer, buffer.detach().clone()) for buffer in setup.model.buffers()]
+        # Of the training's own passes: here a plain gradient is wanted.
+        around, setup.pass_modifiers = setup.pass_modifiers, []
         was_training, appeared_evaluated = setup.model_wrapped.training, engine.appears_evaluated
         try:
             set_seed(mixed_seed(data_seed(setup.args), setup.state.global_step, 1))
@@ -41,6 +43,7 @@ def sampled_gradients(run: TrainingRun) -> Callable[[int], Iterator[None]] | Non
                 _leave_gradients(run, batch)
                 yield
         finally:
+            setup.pass_modifiers = around
             engine.clear_gradients()
             with torch.no_grad():
                 for buffer, before in buffers:

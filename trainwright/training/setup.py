@@ -52,6 +52,8 @@ class Calling:
     prepares_each_input: bool
     autocast_is_own: bool
     loss_function_takes_count: bool
+    #: Whether it compares each position with the label of the next one.
+    shifts_for_loss: bool
     #: What an override of ``compute_loss`` expects ``num_items_in_batch`` to be multiplied by.
     count_factor: int
 
@@ -143,6 +145,8 @@ class Setup:
     has_teacher: bool = False
     #: Those that change the loss of a micro-batch, while a training runs.
     loss_modifiers: list[Modifier] = field(default_factory=list)
+    #: Those that have a pass made again.
+    pass_modifiers: list[Modifier] = field(default_factory=list)
     #: Tells the loss apart by class or source, where that was asked for.
     loss_groups: LossGroups | None = None
     #: What the recipe's modifiers know, while a model in parts is saved.

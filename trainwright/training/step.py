@@ -5,12 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from trainwright.core.engine import Portion
+from trainwright.core.microbatching import to_give_away
+from trainwright.core.modifier import Passes
 from trainwright.core.signatures import (
     accepted_keywords,
     forward_parameters,
@@ -21,6 +24,7 @@ from trainwright.core.signatures import (
 )
 from trainwright.data.feed import take
 from trainwright.data.group_column import without_groups
+from trainwright.engines.torch.loss_functions.base import Loss, next_labels
 from trainwright.engines.torch.losses import logits_of, loss_of, smoothed_loss
 from trainwright.engines.torch.module import Module, loss_in, module_in
 from trainwright.engines.torch.split_batch import cut_batch
@@ -87,12 +91,15 @@ def _calling_of_the_loss(setup: Setup, inner: nn.Module, counter: TargetCounter)
     # How a subclass said it before ``loss_is_scaled_for_ga``: the number of words means nothing to a loss of pairs.
     counts_no_items = setup.loss_kwargs_by_subclass is False and function is None
     count_targets = counter if setup.module is None else setup.module.count_targets
+    if isinstance(function, Loss):
+        count_targets = partial(function.count_targets, usual=counter)
     return {
         "count_targets": count_nothing if counts_no_items else count_targets,
         "loss_outside_model": bool(function or setup.args.label_smoothing_factor or not takes_labels),
         "wants_count": not counts_no_items and bool(function or setup.model_accepts_loss_kwargs or is_own),
         "loss_function_takes_count": function is not None
         and bool(accepted_keywords(function, ("num_items_in_batch",))),
+        "shifts_for_loss": isinstance(function, Loss) and function.compares_positions and counter.shifts,
     }
 
 
@@ -123,13 +130,32 @@ def train_on(setup: Setup, batch: object, portion: Portion) -> Tensor | None:
     """What the engine calls for each micro-batch; None when the whole step has no target."""
     setup.portion = portion
     setup.current_gradient_accumulation_steps = portion.pieces
-    if setup.calling.training_step_is_own:
+    if setup.pass_modifiers:
+        loss = modified_pass(setup, batch, portion)
+    elif setup.calling.training_step_is_own:
         loss = call_own_training_step(setup, batch, portion)
     else:
         loss = setup.hooks().training_step(setup.model_wrapped, batch)
     # A step that somebody takes by hand later is whole.
     setup.portion = None
     return None if portion.step_targets == 0 else loss
+
+
+def modified_pass(setup: Setup, batch: object, portion: Portion) -> Tensor:
+    """Forward and backward as modifiers want it: perhaps twice."""
+
+    def run() -> Tensor:
+        # A loss takes its labels out, and a second pass needs them.
+        given = to_give_away(batch)
+        if setup.calling.training_step_is_own:
+            return call_own_training_step(setup, given, portion)
+        return setup.hooks().training_step(setup.model_wrapped, given)
+
+    around: Callable[[], Any] = run
+    for modifier in setup.pass_modifiers:
+        assert modifier.site is not None
+        around = partial(modifier.around_pass, modifier.site, around)
+    return around()
 
 
 def call_own_training_step(setup: Setup, batch: object, portion: Portion) -> Tensor:
@@ -206,7 +232,12 @@ def weight_by_subclass(setup: Setup, portion: Portion, *, scaled: bool) -> Any:
 def modified_loss(setup: Setup, model: nn.Module, inputs: object, targets: object) -> Tensor:
     """The loss as a recipe wants it: it sees the outputs, and columns that only a teacher takes."""
     student, _ = without_groups(without_teacher_columns(inputs))
-    loss, outputs = call_compute_loss(setup, model, student, targets, return_outputs=True)
+    run: Callable[[Any], Any] = partial(call_compute_loss, setup, model, targets=targets, return_outputs=True)
+    shifts = setup.calling.target_counter.shifts
+    passes = Passes(run, partial(loss_of_other_labels, setup, targets), shifts)
+    for modifier in setup.loss_modifiers:
+        passes = replace(passes, run=partial(modifier.compute_loss, passes))
+    loss, outputs = passes.run(student)
     loss = loss.mean() if loss.ndim else loss
     for modifier in setup.loss_modifiers:
         loss = modifier.modify_loss(loss, outputs, inputs)
@@ -279,14 +310,27 @@ def compute_loss(
     elif isinstance(inputs, (tuple, list)) and len(inputs) > 1:
         *inputs, labels = inputs
     outputs = call_model(model, inputs)
-    if setup.compute_loss_func is not None:
-        loss = call_loss_function(setup, outputs, labels, num_items_in_batch)
-    elif setup.label_smoother is not None and labels is not None:
-        shift = setup.calling.target_counter.shifts
-        loss = smoothed_loss(logits_of(outputs), labels, setup.args.label_smoothing_factor, shift=shift)
-    else:
-        loss = loss_of(outputs, labels, inputs)
+    loss = loss_from_outputs(setup, outputs, labels, inputs, num_items_in_batch)
     return (loss, outputs) if return_outputs else loss
+
+
+def loss_from_outputs(setup: Setup, outputs: Any, labels: Any, inputs: object, count: object) -> Tensor:
+    if setup.compute_loss_func is not None:
+        return call_loss_function(setup, outputs, labels, count)
+    if setup.label_smoother is not None and labels is not None:
+        shift = setup.calling.target_counter.shifts
+        return smoothed_loss(logits_of(outputs), labels, setup.args.label_smoothing_factor, shift=shift)
+    return loss_of(outputs, labels, inputs)
+
+
+def loss_of_other_labels(setup: Setup, targets: Any, outputs: Any, labels: Any) -> Tensor:
+    """The loss of a pass that was made, compared with other labels; of as many targets."""
+    if setup.module is not None or not setup.calling.loss_outside_model or is_overridden(setup.hooks(), "compute_loss"):
+        raise ValueError(
+            "Samples that are mixed have two labels, and this model (or compute_loss) computes its loss by itself: "
+            "pass compute_loss_func='cross_entropy' (model.loss: cross_entropy), which can be asked twice."
+        )
+    return loss_from_outputs(setup, outputs, labels, {}, as_count(setup, targets))
 
 
 def loss_by_module(setup: Setup, model: nn.Module, inputs: object, return_outputs: bool) -> Any:
@@ -321,6 +365,8 @@ def running_module(model: nn.Module) -> Module:
 
 def call_loss_function(setup: Setup, outputs: object, labels: object, targets: object) -> Tensor:
     assert setup.compute_loss_func is not None
+    if setup.calling.shifts_for_loss:
+        labels = next_labels(labels)
     if setup.calling.loss_function_takes_count:
         return setup.compute_loss_func(outputs, labels, num_items_in_batch=targets)
     return setup.compute_loss_func(outputs, labels)

@@ -33,6 +33,7 @@ from trainwright.training.evaluation_details import forget_later_evaluations
 from trainwright.training.finish import announce, note_the_end, refuse_to_look_saved
 from trainwright.training.guards import dismiss_guards, set_guards
 from trainwright.training.loss_groups import prepare_loss_groups
+from trainwright.training.losses import prepare_loss, refuse_pieces
 from trainwright.training.memory import look_for_what_fits
 from trainwright.training.modules import attach_module, use_own_eval_data
 from trainwright.training.performance import begin_steps, write_lines
@@ -100,6 +101,8 @@ def _train(run: TrainingRun, resume_from_checkpoint: str | Path | bool | None) -
     loader = shared_training(loader, data_rank(setup), setup.args.gradient_accumulation_steps)
     run.loader = first_of_training(loader, train_limit(setup.args))
     run.plan = plan = plan_by(setup.hooks(), setup.given_args, run.loader)
+    prepare_loss(setup, anew=True)
+    refuse_pieces(setup)
     refuse_unknown_best_metric(setup)
     prepare_recipe(setup)
     prepare_loss_groups(setup)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainwright.config.registry import find
 from trainwright.engines.torch.targets import IGNORED, is_mapping
 
 
@@ -52,11 +50,6 @@ def default_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1), ignore_index=IGNORED)
 
 
-def chosen_loss(given: Callable[..., Tensor] | str | None) -> Callable[..., Tensor] | None:
-    """A loss function as it was given, or the one that is registered by that name."""
-    return find("loss", given, "compute_loss_func") if isinstance(given, str) else given
-
-
 def mean_squared_error(outputs: object, labels: Tensor) -> Tensor:
     """The mean of squared differences."""
     return F.mse_loss(logits_of(outputs).reshape(labels.shape), labels)
@@ -67,9 +60,9 @@ def mean_absolute_error(outputs: object, labels: Tensor) -> Tensor:
     return F.l1_loss(logits_of(outputs).reshape(labels.shape), labels)
 
 
-def huber(outputs: object, labels: Tensor) -> Tensor:
-    """Squared differences up to 1, and plain ones beyond."""
-    return F.huber_loss(logits_of(outputs).reshape(labels.shape), labels)
+def huber(outputs: object, labels: Tensor, delta: float = 1.0) -> Tensor:
+    """Squared differences up to ``delta``, and plain ones beyond."""
+    return F.huber_loss(logits_of(outputs).reshape(labels.shape), labels, delta=delta)
 
 
 def smoothed_loss(logits: Tensor, labels: Tensor, epsilon: float, *, shift: bool) -> Tensor:
