@@ -195,6 +195,11 @@ MODULES = [
     "training.keep_best",
     "core.phases",
     "data.phased",
+    "data.numbered",
+    "engines.torch.ensembles.bags",
+    "engines.torch.ensembles.combining",
+    "engines.torch.ensembles.ensemble",
+    "trainer.calibrating",
     "search.inheriting",
     "search.sweep",
     "trainer.seeded_sampler",
@@ -245,7 +250,7 @@ def test_code_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 #: Pages that are followed like a person at a shell would: named files are written, commands run, from top to bottom.
-WALKS = ["experiments.md", "phases.md", "search.md"]
+WALKS = ["ensembles.md", "experiments.md", "phases.md", "search.md"]
 
 
 @pytest.mark.full

@@ -19,13 +19,13 @@ PUBLIC_NAMES = set(
     BestRun Checkpoint Checkpointer DataCollatorForLanguageModeling DataCollatorForMultipleChoice
     DataCollatorForPermutationLanguageModeling DataCollatorForSeq2Seq DataCollatorForTokenClassification
     DataCollatorForWholeWordMask DataCollatorWithFlattening DataCollatorWithPadding DataWords DefaultDataCollator
-    DefaultFlowCallback EMACallback EarlyStoppingCallback EvalLoopOutput EvalPrediction Every ExportableState
+    DefaultFlowCallback EMACallback EarlyStoppingCallback Ensemble EvalLoopOutput EvalPrediction Every ExportableState
     HubStrategy IntervalStrategy KeepBest Modifier Module Monitor NonFiniteError NotSavedError OptimizerNames Phase
     PredictionOutput Preempted PrinterCallback ProgressCallback RangeCurriculum RatioCurriculum SamplePredictions
     SaveStrategy SchedulerType Seq2SeqTrainer Seq2SeqTrainingArguments StepPlan StepsCurriculum TrackedRun Tracker
-    TrainOutput Trainer TrainerCallback TrainerControl TrainerState TrainingArguments __version__
-    default_data_collator enable_full_determinism get_last_checkpoint load_experiment register registered set_seed
-    sweep
+    TrainOutput Trainer TrainerCallback TrainerControl TrainerState TrainingArguments __version__ calibrate
+    default_data_collator enable_full_determinism get_last_checkpoint load_experiment numbered register registered
+    set_seed sweep
     """.split()  # noqa: SIM905
 )
 

@@ -10,27 +10,31 @@ from typing import Any
 
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.errors import ConfigError
-from trainwright.config.experiment import DataSection, Experiment, ModelSection, PhaseSection, SearchSection
+from trainwright.config.experiment import (
+    ARGUMENT_SECTIONS,
+    NAMED_SECTIONS,
+    DataSection,
+    EnsembleSection,
+    Experiment,
+    ModelSection,
+    PhaseSection,
+    SearchSection,
+)
 from trainwright.config.fields import AllFields
 from trainwright.config.fields.distributed import DistributedFields
 from trainwright.config.fields.saving import SavingFields
 from trainwright.config.fields.survival import SurvivalFields
 from trainwright.config.registry import check_name, split_reference, suggestion
 from trainwright.config.seq2seq import Seq2SeqTrainingArguments
+from trainwright.config.trust import code_references
 from trainwright.config.yaml12 import DEEPEST, Document, Place, read_yaml, read_yaml_file
 
 COMMAND_LINE = "command line"
 #: What may be written as one word, and the key that it then stands for.
 _SHORT_FORMS = {"model": "name", "data": "train"}
 _SECTIONS: dict[str, type] = {"model": ModelSection, "data": DataSection, "search": SearchSection}
-#: Sections whose keys are TrainingArguments.
-ARGUMENT_SECTIONS = ("training", "checkpoint", "parallel")
-#: Sections that list things by name, each perhaps with options.
-NAMED_SECTIONS = ("trackers", "callbacks")
 #: Keys of data: that count something.
 _COUNTS = ("max_length", "image_size", "limit_train", "limit_eval")
-#: Options that let code from elsewhere run: as much a matter of trust as a file.
-_RUNS_CODE = ("trust_remote_code", "use_kernels", "allow_all_kernels")
 
 
 @dataclass(frozen=True)
@@ -191,6 +195,10 @@ def _validated(data: dict[str, Any], document: Document, given: frozenset[Place]
         if isinstance(phase, dict):
             _refuse_unknown(partly, phase, ("phases", name), PhaseSection)
             data["phases"][name] = {key: value for key, value in phase.items() if value is not None}
+    model = data.get("model")
+    if isinstance(model, dict) and isinstance(model.get("ensemble"), dict):
+        _refuse_unknown(partly, model["ensemble"], ("model", "ensemble"), EnsembleSection)
+        model["ensemble"] = {key: value for key, value in model["ensemble"].items() if value is not None}
     for section in ARGUMENT_SECTIONS:
         if isinstance(data.get(section), dict):
             _refuse_unknown_arguments(partly, data[section], section)
@@ -328,38 +336,6 @@ def _by_hand(place: Place, reference: str) -> str:
     """How to give the same on the command line, where one word does it."""
     can = place[0] in ("model", "data") and len(place) == 2
     return f", or give it there: {'.'.join(map(str, place))}={reference}" if can else "."
-
-
-def _options_that_run_code(place: Place, options: Mapping[str, Any]) -> Iterable[tuple[Place, str]]:
-    for key, value in options.items():
-        if isinstance(value, dict):
-            yield from _options_that_run_code((*place, key), value)
-        # A kernel of the Hub is Python that is downloaded and run; weights_only: false unpickles.
-        is_kernel = key == "attn_implementation" and "/" in str(value)
-        if (key in _RUNS_CODE and value) or is_kernel or (key == "weights_only" and value is not True):
-            yield (*place, key), f"{key}: {value}"
-
-
-def code_references(experiment: Experiment) -> list[tuple[Place, str]]:
-    """Every value that would make code run, and where it stands."""
-    model, data = experiment.model, experiment.data
-    candidates: list[tuple[Place, Any]] = [
-        (("model", "name"), model.name),
-        (("model", "metrics"), model.metrics),
-        (("model", "loss"), model.loss),
-        *((("data", part), getattr(data, part)) for part in ("train", "eval", "test")),
-        *((("phases", name, "data"), phase.data) for name, phase in experiment.phases.items()),
-    ]
-    for section in NAMED_SECTIONS:
-        candidates += [((section, name), name) for name in getattr(experiment, section)]
-    for section in ARGUMENT_SECTIONS:
-        trackers = getattr(experiment, section).get("report_to")
-        names = trackers if isinstance(trackers, list) else [trackers]
-        candidates += [((section, "report_to"), name) for name in names]
-    found = [(place, value) for place, value in candidates if split_reference(value) is not None]
-    for section, options in (("model", model.options), ("data", data.options)):
-        found += _options_that_run_code((section, "options"), options)
-    return found
 
 
 def arguments_of(loaded: Loaded, kind: type[TrainingArguments] = TrainingArguments, **more: Any) -> TrainingArguments:

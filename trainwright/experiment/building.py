@@ -23,6 +23,7 @@ from trainwright.core.data_words import DataWords
 from trainwright.core.modifier import Modifier
 from trainwright.core.phases import Phase
 from trainwright.engines.torch.randomness import set_seed
+from trainwright.experiment.ensembles import make_ensemble, numbered_for_bags, refuse_no_held_out
 from trainwright.experiment.sources import BUILT_IN, as_dataset, eval_split, first, hold_out, load_rows, resolve
 from trainwright.experiment.tasks import task_kit, task_name
 from trainwright.experiment.tasks.base import Given, Prepared
@@ -110,7 +111,8 @@ def build(loaded: Loaded, *, facts: dict[str, Any] | None = None, **more: Any) -
     # Before the model is made: its first weights are part of what a seed gives.
     set_seed(args.seed)
     train, evaluation = training_rows(loaded, args)
-    prepared = _prepared(task, Given(loaded, train, facts), train, evaluation)
+    refuse_no_held_out(loaded, evaluation)
+    prepared = _prepared(task, args.seed, Given(loaded, train, facts), train, evaluation)
     try:
         trainer = _trainer(loaded, args, prepared, training=True)
     except ConfigError:
@@ -121,10 +123,12 @@ def build(loaded: Loaded, *, facts: dict[str, Any] | None = None, **more: Any) -
     return Built(loaded, task, args, prepared, trainer)
 
 
-def _prepared(task: str, given: Given, train: object = None, evaluation: object = None) -> Prepared:
+def _prepared(task: str, seed: int, given: Given, train: object = None, evaluation: object = None) -> Prepared:
     try:
-        prepared = task_kit(task).prepare(given)
-        prepared.train = None if train is None else prepared.encode(train)
+        kit = task_kit(task)
+        prepared = kit.prepare(given)
+        make_ensemble(kit, given, prepared, seed=seed, loss=_loss(given.loaded))
+        prepared.train = None if train is None else numbered_for_bags(given.loaded, prepared.encode(train))
         prepared.eval = None if evaluation is None else prepared.encode(evaluation)
         return prepared
     except ConfigError:
@@ -143,7 +147,7 @@ def build_trained(loaded: Loaded, weights: Path, facts: dict[str, Any] | None) -
     if facts is None:
         train, _ = training_rows(loaded, args)
     with only_listed(weights) as source:
-        prepared = _prepared(task, Given(loaded, train, facts, str(source) if is_folder_of_hf else None))
+        prepared = _prepared(task, args.seed, Given(loaded, train, facts, str(source) if is_folder_of_hf else None))
     built = Built(loaded, task, args, prepared, _trainer(loaded, args, prepared, training=False))
     # Its metrics.jsonl is the curve of the training.
     built.trainer.remove_callback(RunDirectoryCallback)
@@ -211,7 +215,8 @@ def _trainer(loaded: Loaded, args: TrainingArguments, prepared: Prepared, *, tra
         train_dataset=prepared.train,
         eval_dataset=prepared.eval,
         processing_class=prepared.processor,
-        compute_loss_func=_loss(loaded),
+        # Members have it for themselves.
+        compute_loss_func=None if loaded.experiment.model.ensemble else _loss(loaded),
         compute_metrics=metrics,
         preprocess_logits_for_metrics=prepared.preprocess_logits,
         callbacks=_callbacks(loaded) if training else None,
@@ -247,6 +252,7 @@ def _phases(loaded: Loaded, prepared: Prepared) -> list[Phase] | None:
             raise loaded.error((*place, "limit"), "it counts rows of the phase's own data: add data:.")
         try:
             rows = None if own is None else prepared.encode(first(rows_of(loaded, "train", phase=name), limit))
+            rows = numbered_for_bags(loaded, rows)
             found.append(Phase(name, train_dataset=rows, **settings))
         except ConfigError:
             raise
