@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from trainwright.engines.torch.ensembles.ensemble import Ensemble as Ensemble
     from trainwright.engines.torch.module import Module as Module
     from trainwright.engines.torch.randomness import set_seed as set_seed
+    from trainwright.experiment.souping import soup as soup
     from trainwright.search.sweep import sweep as sweep
     from trainwright.trainer import Seq2SeqTrainer as Seq2SeqTrainer
     from trainwright.trainer import Trainer as Trainer
@@ -127,6 +128,7 @@ _HOMES = {
     "register": "config.registry",
     "registered": "config.registry",
     "set_seed": "engines.torch.randomness",
+    "soup": "experiment.souping",
     "sweep": "search.sweep",
 }
 

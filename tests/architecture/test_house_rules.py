@@ -25,7 +25,7 @@ PUBLIC_NAMES = set(
     SaveStrategy SchedulerType Seq2SeqTrainer Seq2SeqTrainingArguments StepPlan StepsCurriculum TrackedRun Tracker
     TrainOutput Trainer TrainerCallback TrainerControl TrainerState TrainingArguments __version__ calibrate
     default_data_collator enable_full_determinism get_last_checkpoint load_experiment numbered register registered
-    set_seed sweep
+    set_seed soup sweep
     """.split()  # noqa: SIM905
 )
 
