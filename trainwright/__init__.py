@@ -52,7 +52,9 @@ if TYPE_CHECKING:
     from trainwright.data.curriculum import RangeCurriculum as RangeCurriculum
     from trainwright.data.curriculum import RatioCurriculum as RatioCurriculum
     from trainwright.data.curriculum import StepsCurriculum as StepsCurriculum
+    from trainwright.data.numbered import numbered as numbered
     from trainwright.engines.torch.ema import EMACallback as EMACallback
+    from trainwright.engines.torch.ensembles.ensemble import Ensemble as Ensemble
     from trainwright.engines.torch.loss_functions.base import Loss as Loss
     from trainwright.engines.torch.loss_functions.classification import CrossEntropyLoss as CrossEntropyLoss
     from trainwright.engines.torch.loss_functions.classification import FocalLoss as FocalLoss
@@ -74,9 +76,11 @@ if TYPE_CHECKING:
     from trainwright.engines.torch.regularisers.perturbing import FGM as FGM
     from trainwright.engines.torch.regularisers.perturbing import SAM as SAM
     from trainwright.engines.torch.regularisers.two_passes import RDrop as RDrop
+    from trainwright.experiment.souping import soup as soup
     from trainwright.search.sweep import sweep as sweep
     from trainwright.trainer import Seq2SeqTrainer as Seq2SeqTrainer
     from trainwright.trainer import Trainer as Trainer
+    from trainwright.trainer.calibrating import calibrate as calibrate
     from trainwright.training.keep_best import KeepBest as KeepBest
     from trainwright.training.sample_predictions import SamplePredictions as SamplePredictions
 
@@ -114,6 +118,7 @@ _HOMES = {
     "DefaultFlowCallback": "callbacks.flow",
     "EMACallback": "engines.torch.ema",
     "EarlyStoppingCallback": "callbacks.early_stopping",
+    "Ensemble": "engines.torch.ensembles.ensemble",
     "EvalLoopOutput": "core.results",
     "EvalPrediction": "core.results",
     "Every": "config.cadence",
@@ -150,13 +155,16 @@ _HOMES = {
     "TrainerControl": "core.state",
     "TrainerState": "core.state",
     "TrainingArguments": "config",
+    "calibrate": "trainer.calibrating",
     "default_data_collator": "data.collators",
     "enable_full_determinism": "engines.torch.randomness",
     "get_last_checkpoint": "checkpoint.directory",
     "load_experiment": "config.loading",
+    "numbered": "data.numbered",
     "register": "config.registry",
     "registered": "config.registry",
     "set_seed": "engines.torch.randomness",
+    "soup": "experiment.souping",
     "sweep": "search.sweep",
 }
 

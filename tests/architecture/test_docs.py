@@ -209,6 +209,13 @@ MODULES = [
     "training.keep_best",
     "core.phases",
     "data.phased",
+    "data.numbered",
+    "engines.torch.ensembles.averaging",
+    "engines.torch.ensembles.bags",
+    "engines.torch.ensembles.combining",
+    "engines.torch.ensembles.ensemble",
+    "experiment.souping",
+    "trainer.calibrating",
     "search.inheriting",
     "search.sweep",
     "trainer.seeded_sampler",
@@ -259,7 +266,7 @@ def test_code_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 #: Pages that are followed like a person at a shell would: named files are written, commands run, from top to bottom.
-WALKS = ["experiments.md", "images-and-sounds.md", "losses.md", "phases.md", "search.md"]
+WALKS = ["ensembles.md", "experiments.md", "images-and-sounds.md", "losses.md", "phases.md", "search.md"]
 
 
 @pytest.mark.full

@@ -18,15 +18,16 @@ PUBLIC_NAMES = set(
     """
     BestRun BinaryCrossEntropyLoss Checkpoint Checkpointer ContrastiveLoss CrossEntropyLoss CutMix
     DataCollatorForLanguageModeling DataCollatorForMultipleChoice DataCollatorForPermutationLanguageModeling
-    DataCollatorForSeq2Seq DataCollatorForTokenClassification DataCollatorForWholeWordMask DataCollatorWithFlattening
-    DataCollatorWithPadding DataWords DefaultDataCollator DefaultFlowCallback DiceCrossEntropyLoss DiceLoss EMACallback
-    EarlyStoppingCallback EvalLoopOutput EvalPrediction Every ExportableState FGM FocalLoss GradientNoise HubStrategy
-    InfoNCELoss IntervalStrategy KeepBest Loss Mixup Modifier Module Monitor NonFiniteError NotSavedError
-    OptimizerNames OrdinalLoss Phase PredictionOutput Preempted PrinterCallback ProgressCallback RDrop RangeCurriculum
-    RatioCurriculum SAM SamplePredictions SaveStrategy SchedulerType Seq2SeqTrainer Seq2SeqTrainingArguments StepPlan
-    StepsCurriculum SupConLoss TrackedRun Tracker TrainOutput Trainer TrainerCallback TrainerControl TrainerState
-    TrainingArguments TripletLoss __version__ default_data_collator enable_full_determinism get_last_checkpoint
-    load_experiment register registered set_seed sweep
+    DataCollatorForSeq2Seq DataCollatorForTokenClassification DataCollatorForWholeWordMask
+    DataCollatorWithFlattening DataCollatorWithPadding DataWords DefaultDataCollator DefaultFlowCallback
+    DiceCrossEntropyLoss DiceLoss EMACallback EarlyStoppingCallback Ensemble EvalLoopOutput EvalPrediction Every
+    ExportableState FGM FocalLoss GradientNoise HubStrategy InfoNCELoss IntervalStrategy KeepBest Loss Mixup
+    Modifier Module Monitor NonFiniteError NotSavedError OptimizerNames OrdinalLoss Phase PredictionOutput Preempted
+    PrinterCallback ProgressCallback RDrop RangeCurriculum RatioCurriculum SAM SamplePredictions SaveStrategy
+    SchedulerType Seq2SeqTrainer Seq2SeqTrainingArguments StepPlan StepsCurriculum SupConLoss TrackedRun Tracker
+    TrainOutput Trainer TrainerCallback TrainerControl TrainerState TrainingArguments TripletLoss __version__
+    calibrate default_data_collator enable_full_determinism get_last_checkpoint load_experiment numbered register
+    registered set_seed soup sweep
     """.split()  # noqa: SIM905
 )
 

@@ -113,6 +113,9 @@ KEPT_BY_TRANSFORMERS = frozenset(
 _OF_EXPERIMENT = {
     "model": Effect.EXPERIMENT,
     "model.metrics": Effect.FREE,
+    "model.ensemble.predict": Effect.FREE,
+    "model.ensemble.calibrate": Effect.FREE,
+    "model.ensemble.vectorize": Effect.COURSE,
     "data": Effect.EXPERIMENT,
     "data.eval": Effect.FREE,
     "data.eval_split": Effect.FREE,

@@ -5,6 +5,41 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+#: Sections whose keys are TrainingArguments.
+ARGUMENT_SECTIONS = ("training", "checkpoint", "parallel")
+#: Sections that list things by name, each perhaps with options.
+NAMED_SECTIONS = ("trackers", "callbacks")
+
+
+@dataclass(kw_only=True)
+class EnsembleSection:
+    """Several models of the same task, trained in one run and saved as one model."""
+
+    members: int | None = None
+    """How many, each initialised from a seed of its own."""
+
+    seed: int | None = None
+    """Of the first member, the others have those after it; by default training.seed."""
+
+    configurations: list[dict[str, Any]] = field(default_factory=list)
+    """Options of each member over model.options, one entry a member, in place of members."""
+
+    bags: bool = False
+    """Whether each member learns from a bag of its own: samples drawn with replacement."""
+
+    predict: str = "average"
+    """How members predict together: average (of probabilities), vote, or stacked (weighted by shares that are fitted to
+    held-out data at the end)."""
+
+    calibrate: bool = False
+    """Whether the temperature of the probabilities is fitted to held-out data at the end."""
+
+    kind: str | None = None
+    """What a model of your own predicts: classes or numbers; other tasks know it."""
+
+    vectorize: bool = True
+    """False computes members one after the other without trying to do it at once."""
+
 
 @dataclass(kw_only=True)
 class ModelSection:
@@ -31,6 +66,9 @@ class ModelSection:
     loss: str | dict[str, Any] | None = None
     """cross_entropy, focal, dice and others, a registered loss or my_file.py:function, in place of the model's own;
     with options, {name: focal, gamma: 2.0}."""
+
+    ensemble: EnsembleSection | None = None
+    """Several models in place of one: members, bags, configurations, and how they predict together."""
 
 
 @dataclass(kw_only=True)

@@ -10,7 +10,16 @@ from typing import Any
 
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.errors import ConfigError
-from trainwright.config.experiment import DataSection, Experiment, ModelSection, PhaseSection, SearchSection
+from trainwright.config.experiment import (
+    ARGUMENT_SECTIONS,
+    NAMED_SECTIONS,
+    DataSection,
+    EnsembleSection,
+    Experiment,
+    ModelSection,
+    PhaseSection,
+    SearchSection,
+)
 from trainwright.config.fields import AllFields
 from trainwright.config.fields.distributed import DistributedFields
 from trainwright.config.fields.saving import SavingFields
@@ -18,17 +27,12 @@ from trainwright.config.fields.survival import SurvivalFields
 from trainwright.config.overrides import COMMAND_LINE, SHORT_FORMS, parse_overrides, put_value
 from trainwright.config.registry import check_name, split_reference, suggestion
 from trainwright.config.seq2seq import Seq2SeqTrainingArguments
+from trainwright.config.trust import code_references
 from trainwright.config.yaml12 import Document, Place, read_yaml_file
 
 _SECTIONS: dict[str, type] = {"model": ModelSection, "data": DataSection, "search": SearchSection}
-#: Sections whose keys are TrainingArguments.
-ARGUMENT_SECTIONS = ("training", "checkpoint", "parallel")
-#: Sections that list things by name, each perhaps with options.
-NAMED_SECTIONS = ("trackers", "callbacks")
 #: Keys of data: that count something.
 _COUNTS = ("max_length", "image_size", "limit_train", "limit_eval")
-#: Options that let code from elsewhere run: as much a matter of trust as a file.
-_RUNS_CODE = ("trust_remote_code", "use_kernels", "allow_all_kernels")
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,10 @@ def _validated(data: dict[str, Any], document: Document, given: frozenset[Place]
         if isinstance(phase, dict):
             _refuse_unknown(partly, phase, ("phases", name), PhaseSection)
             data["phases"][name] = {key: value for key, value in phase.items() if value is not None}
+    model = data.get("model")
+    if isinstance(model, dict) and isinstance(model.get("ensemble"), dict):
+        _refuse_unknown(partly, model["ensemble"], ("model", "ensemble"), EnsembleSection)
+        model["ensemble"] = {key: value for key, value in model["ensemble"].items() if value is not None}
     for section in ARGUMENT_SECTIONS:
         if isinstance(data.get(section), dict):
             _refuse_unknown_arguments(partly, data[section], section)
@@ -265,48 +273,10 @@ def _refuse_untrusted(loaded: Loaded) -> None:
             )
 
 
-def loss_name(model: ModelSection) -> tuple[Place, str | None]:
-    """The loss that an experiment names, and where."""
-    said = model.loss
-    return (("model", "loss", "name"), said["name"]) if isinstance(said, dict) else (("model", "loss"), said)
-
-
 def _by_hand(place: Place, reference: str) -> str:
     """How to give the same on the command line, where one word does it."""
     can = place[0] in ("model", "data") and len(place) == 2
     return f", or give it there: {'.'.join(map(str, place))}={reference}" if can else "."
-
-
-def _options_that_run_code(place: Place, options: Mapping[str, Any]) -> Iterable[tuple[Place, str]]:
-    for key, value in options.items():
-        if isinstance(value, dict):
-            yield from _options_that_run_code((*place, key), value)
-        # A kernel of the Hub is Python that is downloaded and run; weights_only: false unpickles.
-        is_kernel = key == "attn_implementation" and "/" in str(value)
-        if (key in _RUNS_CODE and value) or is_kernel or (key == "weights_only" and value is not True):
-            yield (*place, key), f"{key}: {value}"
-
-
-def code_references(experiment: Experiment) -> list[tuple[Place, str]]:
-    """Every value that would make code run, and where it stands."""
-    model, data = experiment.model, experiment.data
-    candidates: list[tuple[Place, Any]] = [
-        (("model", "name"), model.name),
-        (("model", "metrics"), model.metrics),
-        loss_name(model),
-        *((("data", part), getattr(data, part)) for part in ("train", "eval", "test")),
-        *((("phases", name, "data"), phase.data) for name, phase in experiment.phases.items()),
-    ]
-    for section in NAMED_SECTIONS:
-        candidates += [((section, name), name) for name in getattr(experiment, section)]
-    for section in ARGUMENT_SECTIONS:
-        trackers = getattr(experiment, section).get("report_to")
-        names = trackers if isinstance(trackers, list) else [trackers]
-        candidates += [((section, "report_to"), name) for name in names]
-    found = [(place, value) for place, value in candidates if split_reference(value) is not None]
-    for section, options in (("model", model.options), ("data", data.options)):
-        found += _options_that_run_code((section, "options"), options)
-    return found
 
 
 def arguments_of(loaded: Loaded, kind: type[TrainingArguments] = TrainingArguments, **more: Any) -> TrainingArguments:

@@ -32,8 +32,9 @@ def takes_positionally(function: Callable[..., Any], count: int) -> bool:
 
 
 def forward_parameters(model: Any) -> dict[str, inspect.Parameter]:
-    """Parameters of ``model.forward``."""
-    return dict(inspect.signature(model.forward).parameters)
+    """Parameters of ``model.forward``; what calls several networks alike says itself what they take."""
+    own = getattr(model, "forward_parameters", None)
+    return dict(inspect.signature(model.forward).parameters) if own is None else own()
 
 
 def takes_keyword(parameters: dict[str, inspect.Parameter], name: str) -> bool:

@@ -7,7 +7,6 @@ sample is made (a transform, a dataset of one's own), a wrapper around the colla
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from torch.utils.data import get_worker_info
 
 from trainwright.config.origin import class_if_imported
+from trainwright.core.signatures import forward_parameters
 from trainwright.data.lengths import makes_columns_on_the_fly
 
 logger = logging.getLogger("trainwright")
@@ -34,7 +34,7 @@ def forward_columns(model: Any, label_names: Iterable[str] = ()) -> list[str] | 
     """
     named = [
         parameter.name
-        for parameter in inspect.signature(_innermost(model).forward).parameters.values()
+        for parameter in forward_parameters(_innermost(model)).values()
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
     if not named:

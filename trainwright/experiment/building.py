@@ -15,10 +15,11 @@ from trainwright.checkpoint.manifest import holds, only_listed
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.backends import rank_from_environment
 from trainwright.config.errors import ConfigError
-from trainwright.config.loading import Loaded, arguments_of, loss_name
+from trainwright.config.loading import Loaded, arguments_of
 from trainwright.config.options import fitting_options
 from trainwright.config.registry import find, load_object, split_reference
 from trainwright.config.seq2seq import Seq2SeqTrainingArguments
+from trainwright.config.trust import loss_name
 from trainwright.core.data_words import DataWords
 from trainwright.core.modifier import Modifier
 from trainwright.core.phases import Phase
@@ -26,6 +27,7 @@ from trainwright.data.labels import labels_in
 from trainwright.engines.torch.loss_functions.base import Loss
 from trainwright.engines.torch.loss_functions.choosing import made_loss
 from trainwright.engines.torch.randomness import set_seed
+from trainwright.experiment.ensembles import make_ensemble, numbered_for_bags, refuse_no_held_out
 from trainwright.experiment.media import with_whole_paths
 from trainwright.experiment.sources import (
     BUILT_IN,
@@ -123,7 +125,8 @@ def build(loaded: Loaded, *, facts: dict[str, Any] | None = None, **more: Any) -
     # Before the model is made: its first weights are part of what a seed gives.
     set_seed(args.seed)
     train, evaluation = training_rows(loaded, args)
-    prepared = _prepared(task, Given(loaded, train, facts), train, evaluation)
+    refuse_no_held_out(loaded, evaluation)
+    prepared = _prepared(task, args.seed, Given(loaded, train, facts), train, evaluation)
     try:
         trainer = _trainer(loaded, args, prepared, training=True)
     except ConfigError:
@@ -134,10 +137,14 @@ def build(loaded: Loaded, *, facts: dict[str, Any] | None = None, **more: Any) -
     return Built(loaded, task, args, prepared, trainer)
 
 
-def _prepared(task: str, given: Given, train: object = None, evaluation: object = None) -> Prepared:
+def _prepared(task: str, seed: int, given: Given, train: object = None, evaluation: object = None) -> Prepared:
     try:
-        prepared = task_kit(task).prepare(given)
-        prepared.train = None if train is None else (prepared.encode_train or prepared.encode)(train)
+        kit = task_kit(task)
+        prepared = kit.prepare(given)
+        encode = prepared.encode_train or prepared.encode
+        prepared.train = None if train is None else numbered_for_bags(given.loaded, encode(train))
+        if given.loaded.experiment.model.ensemble is not None:
+            make_ensemble(kit, given, prepared, seed=seed, loss=_loss(given.loaded, prepared))
         prepared.eval = None if evaluation is None else prepared.encode(evaluation)
         return prepared
     except ConfigError:
@@ -156,7 +163,7 @@ def build_trained(loaded: Loaded, weights: Path, facts: dict[str, Any] | None) -
     if facts is None:
         train, _ = training_rows(loaded, args)
     with only_listed(weights) as source:
-        prepared = _prepared(task, Given(loaded, train, facts, str(source) if is_folder_of_hf else None))
+        prepared = _prepared(task, args.seed, Given(loaded, train, facts, str(source) if is_folder_of_hf else None))
     built = Built(loaded, task, args, prepared, _trainer(loaded, args, prepared, training=False))
     # Its metrics.jsonl is the curve of the training.
     built.trainer.remove_callback(RunDirectoryCallback)
@@ -228,7 +235,8 @@ def _trainer(loaded: Loaded, args: TrainingArguments, prepared: Prepared, *, tra
         train_dataset=prepared.train,
         eval_dataset=prepared.eval,
         processing_class=prepared.processor,
-        compute_loss_func=_loss(loaded, prepared),
+        # Members have it for themselves.
+        compute_loss_func=None if loaded.experiment.model.ensemble else _loss(loaded, prepared),
         compute_metrics=metrics,
         preprocess_logits_for_metrics=prepared.preprocess_logits,
         callbacks=_callbacks(loaded) if training else None,
@@ -288,6 +296,7 @@ def _phases(loaded: Loaded, prepared: Prepared) -> list[Phase] | None:
         try:
             encode = prepared.encode_train or prepared.encode
             rows = None if own is None else encode(first(rows_of(loaded, "train", phase=name), limit))
+            rows = numbered_for_bags(loaded, rows)
             found.append(Phase(name, train_dataset=rows, **settings))
         except ConfigError:
             raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import shutil
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from trainwright.config.errors import ConfigError
 from trainwright.config.refused_versions import refuse_unsafe_transformers
 from trainwright.config.registry import load_object, split_reference
 from trainwright.core.modifier import Modifier
+from trainwright.core.signatures import forward_parameters
 from trainwright.experiment.building import build_trained, training_rows
 from trainwright.experiment.running import weights_of
 from trainwright.experiment.sources import first
@@ -150,7 +150,7 @@ def _of_experiment(run: Path, weights: Path, trust: bool) -> Trained:
     train, evaluation = training_rows(built.loaded, built.args)
     rows = built.prepared.encode(first(train if evaluation is None else evaluation, _ROWS))
     batch = next(iter(built.trainer.get_test_dataloader(rows)))
-    takes = inspect.signature(model.forward).parameters
+    takes = forward_parameters(model)
     sample = None
     if isinstance(batch, Mapping):
         inputs = {name: value for name, value in batch.items() if name in takes and not name.startswith("label")}

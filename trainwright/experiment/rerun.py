@@ -10,7 +10,8 @@ from typing import Any
 
 from trainwright.config.effects import Effect, effect_of
 from trainwright.config.errors import ConfigError
-from trainwright.config.loading import ARGUMENT_SECTIONS, Loaded
+from trainwright.config.experiment import ARGUMENT_SECTIONS
+from trainwright.config.loading import Loaded
 from trainwright.config.secrets import redacted_values
 from trainwright.config.stored_arguments import stored_arguments
 from trainwright.core.callback import TrainerCallback

@@ -30,6 +30,7 @@ from trainwright.experiment.building import (
     run_folder,
     training_rows,
 )
+from trainwright.experiment.ensembles import settle_ensemble
 from trainwright.experiment.prediction_files import refuse_output, write_rows
 from trainwright.experiment.predictions import prediction_rows
 from trainwright.experiment.rerun import (
@@ -191,6 +192,7 @@ def _trained(built: Built, folder: Path) -> Trained:
     metrics = {**output.metrics, **_last_evaluation(built)}
     end = read_finished(folder)
     if end is None or not end.has_model:
+        settle_ensemble(built.loaded, built.trainer, folder)
         # Of weights in parts every process writes some.
         built.trainer.save_model()
         if end is not None and built.args.should_save:

@@ -7,10 +7,19 @@ import warnings
 from typing import Any
 
 from trainwright.config.coerce import NAMES
-from trainwright.config.experiment import DataSection, Experiment, ModelSection, PhaseSection, SearchSection
+from trainwright.config.experiment import (
+    ARGUMENT_SECTIONS,
+    NAMED_SECTIONS,
+    DataSection,
+    EnsembleSection,
+    Experiment,
+    ModelSection,
+    PhaseSection,
+    SearchSection,
+)
 from trainwright.config.fields import AllFields
 from trainwright.config.help import field_texts, help_for
-from trainwright.config.loading import ARGUMENT_SECTIONS, NAMED_SECTIONS, argument_names
+from trainwright.config.loading import argument_names
 from trainwright.config.seq2seq import Seq2SeqTrainingArguments
 from trainwright.config.shipped import SHIPPED
 
@@ -30,7 +39,7 @@ def experiment_schema() -> dict[str, Any]:
             _complete(definitions[kind.__name__]["properties"][name], name)
         word = {"type": "string", "description": "Short for the section with only its name."}
         schema["properties"][section] = {"anyOf": [{"$ref": f"#/$defs/{kind.__name__}"}, word]}
-    for section in (SearchSection, PhaseSection):
+    for section in (EnsembleSection, SearchSection, PhaseSection):
         _describe(definitions[section.__name__], field_texts(section))
     _describe(schema, field_texts(Experiment))
     arguments = _argument_schemas(definitions)

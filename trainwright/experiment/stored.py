@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from trainwright.config.errors import ConfigError
-from trainwright.config.loading import ARGUMENT_SECTIONS, NAMED_SECTIONS, Loaded, experiment_from, loss_name
+from trainwright.config.experiment import ARGUMENT_SECTIONS, NAMED_SECTIONS
+from trainwright.config.loading import Loaded, experiment_from
 from trainwright.config.registry import split_reference
 from trainwright.config.secrets import holds_mask, redacted_values
+from trainwright.config.trust import loss_name
 from trainwright.config.yaml12 import Document, Place, read_yaml_file, write_yaml
 from trainwright.core.files import replace_text
 from trainwright.experiment.building import Built, run_name
@@ -36,6 +38,8 @@ def resolved(loaded: Loaded) -> dict[str, Any]:
     for key in ("name", "tokenizer", "metrics"):
         if key in model:
             model[key] = resolve(loaded, ("model", key), model[key])
+    if "ensemble" in model:
+        model["ensemble"] = _said(model["ensemble"])
     if "loss" in model:
         model["loss"] = _loss_as_anywhere(loaded, model["loss"])
     for key in ("train", "eval", "test"):

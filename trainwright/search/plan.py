@@ -12,9 +12,10 @@ from typing import Any
 
 from trainwright.config.errors import ConfigError
 from trainwright.config.experiment import SearchSection
-from trainwright.config.loading import Loaded, code_references, experiment_from
+from trainwright.config.loading import Loaded, experiment_from
 from trainwright.config.overrides import put_value
 from trainwright.config.registry import suggestion
+from trainwright.config.trust import code_references
 from trainwright.config.yaml12 import Document, Place
 from trainwright.experiment.building import arguments_for, run_folder, run_name
 from trainwright.experiment.stored import resolved

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 _DENSE = torch.strided
 
@@ -34,3 +36,25 @@ def clip_on_cpu(parameters: Sequence[Tensor], most: float) -> Tensor | None:
         if not norm.item() + 1e-6 <= 0.99 * most:
             torch._foreach_mul_(gradients, torch.clamp(most / (norm + 1e-6), max=1.0))
     return norm
+
+
+def clipping_of(
+    model: nn.Module, parameters: Sequence[Tensor], clip: Callable[..., Tensor]
+) -> tuple[Callable[..., Tensor], Sequence[Any]]:
+    """What clips the gradients of a step, and what it is called with: ``clip`` and all ``parameters``.
+
+    A model whose ``clipped_apart`` names several parts has each of them clipped by its own norm.
+    """
+    said = getattr(model, "clipped_apart", None)
+    if not callable(said):
+        return clip, parameters
+    trained = set(parameters)
+    parts = [[one for one in part if one in trained] for part in said()]
+    rest = trained.difference(*parts)
+    parts.append([one for one in parameters if one in rest])
+    return partial(clip_parts, clip), [part for part in parts if part]
+
+
+def clip_parts(clip: Callable[..., Tensor], parts: Sequence[Sequence[Tensor]], most: float) -> Tensor:
+    """Clip each part by its own norm; returns the norm over all."""
+    return torch.linalg.vector_norm(torch.stack([clip(part, most) for part in parts]), 2.0)

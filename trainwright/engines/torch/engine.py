@@ -15,6 +15,7 @@ from trainwright.core.backend import Backend
 from trainwright.core.engine import Everything, Portion, RunLink, StepOverrides, UpdateHooks
 from trainwright.engines.torch.backends import SingleProcess
 from trainwright.engines.torch.boundary import Boundary
+from trainwright.engines.torch.clipping import clipping_of
 from trainwright.engines.torch.exchange import TorchExchange
 from trainwright.engines.torch.memory import release_memory
 from trainwright.engines.torch.meter import LossMeter
@@ -132,6 +133,7 @@ class TorchEngine(TorchExchange, Modes):
         # In the model's order, not the optimizer's: a norm's last bit depends on the order of summation.
         trained = [p for p in model.parameters() if (p.requires_grad if known is None else p in known)]
         self.parameters = trained + self.extra_parameters
+        self._clip, self._clipped = clipping_of(unwrap(model), self.parameters, self.weights.clip)
         self._cleared_by_us = [] if self.weights.updates_by_itself else not_held(self.optimizer, trained)
         self._gradient_check = GradientCheck(self.parameters)
         # By the names under which weights are stored: a checkpoint puts buffers of the last boundary into their place.
@@ -234,7 +236,7 @@ class TorchEngine(TorchExchange, Modes):
                 norm = self.gradient_norm()
                 self._divisor = divisor_for(norm, self.max_grad_norm)
             elif self.max_grad_norm > 0:
-                norm = self.weights.clip(self.parameters, self.max_grad_norm)
+                norm = self._clip(self._clipped, self.max_grad_norm)
             elif norm_wanted or self.weights.is_sharded:
                 norm = self.gradient_norm()
             self._grad_norm = norm
@@ -256,10 +258,10 @@ class TorchEngine(TorchExchange, Modes):
             return "fp16's scaler looks at the gradients first"
         if self._overrides.clip is not None or self._hooks.shape_gradients or self._hooks.before_update:
             return "somebody changes gradients before the update"
-        return None
+        return None if self._clip == self.weights.clip else "parts of the model are clipped apart"
 
     def clip_gradients(self) -> Tensor:
-        return self.weights.clip(self.parameters, self.max_grad_norm)
+        return self._clip(self._clipped, self.max_grad_norm)
 
     def gradient_norm(self) -> Tensor:
         return self.weights.norm([dense_part(p.grad) for p in self.parameters if p.grad is not None])

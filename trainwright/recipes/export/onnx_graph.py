@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from trainwright.config.errors import MissingPackage
+from trainwright.core.signatures import forward_parameters
 from trainwright.recipes.export.onnx_layers import StoredWeight, make_exportable
 from trainwright.recipes.export.results import Exported
 from trainwright.recipes.export.untrained import quantize_untrained, quantized_layers
@@ -118,7 +119,7 @@ def _as_keywords(model: nn.Module, example: Any) -> dict[str, Tensor]:
         named = dict(example)
     else:
         values = tuple(example) if isinstance(example, (list, tuple)) else (example,)
-        named = dict(zip(inspect.signature(model.forward).parameters, values, strict=False))
+        named = dict(zip(forward_parameters(model), values, strict=False))
     for name, value in named.items():
         if not isinstance(value, Tensor):
             raise ValueError(f"example_inputs: {name} is a {type(value).__name__}, and only tensors go into a graph.")
@@ -139,13 +140,27 @@ def _graph_of(model: nn.Module, inputs: Mapping[str, Tensor]) -> Any:
     if any(value.shape[0] < 2 for value in inputs.values() if value.dim()):
         # A dimension of one is taken for a constant.
         inputs = {name: torch.cat([value, value]) if value.dim() else value for name, value in inputs.items()}
-    shapes = {name: _free_dimensions(value) for name, value in inputs.items()}
+    shapes: dict[str, Any] = {name: _free_dimensions(value) for name, value in inputs.items()}
+    named: dict[str, Any] = {"args": (), "kwargs": dict(inputs), "dynamic_shapes": shapes}
+    if inspect.signature(model.forward).parameters.keys().isdisjoint(inputs):
+        # It hands on whatever it is given: the graph has its inputs by their places.
+        model = _ByPlace(model, list(inputs))
+        named = {"args": tuple(inputs.values()), "dynamic_shapes": (tuple(shapes.values()),), "input_names": [*inputs]}
     with _quietly():
-        program = torch.onnx.export(
-            model, (), kwargs=dict(inputs), dynamic_shapes=shapes, dynamo=True, opset_version=OPSET, verbose=False
-        )
+        program = torch.onnx.export(model, dynamo=True, opset_version=OPSET, verbose=False, **named)
     assert program is not None
     return program.model_proto
+
+
+class _ByPlace(nn.Module):
+    """A model that is given its inputs without their names."""
+
+    def __init__(self, model: nn.Module, names: list[str]) -> None:
+        super().__init__()
+        self.model, self.names = model, names
+
+    def forward(self, *values: Tensor) -> Any:
+        return self.model(**dict(zip(self.names, values, strict=True)))
 
 
 def _free_dimensions(value: Tensor) -> dict[int, Any] | None:
@@ -179,7 +194,7 @@ def _store_groups(model: Any, stored: Mapping[str, StoredWeight]) -> None:
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     for node in [node for node in graph.node if node.op_type == "DequantizeLinear"]:
         name = node.input[0].removesuffix(".weight_fake_quantizer.codes")
-        own = stored.get(name)
+        own = stored.get(name) or stored.get(name.removeprefix("model."))
         if own is None or own.rule.num_bits != 4 or node.input[0] not in tensors:
             continue
         old = tensors[node.input[0]]
