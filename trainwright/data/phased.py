@@ -8,6 +8,7 @@ from typing import Any
 from torch.utils.data import ConcatDataset
 
 from trainwright.core.phases import PhasePlan
+from trainwright.data.iterables import has_length
 from trainwright.data.order import Order, set_epoch_of
 
 
@@ -72,3 +73,11 @@ def phased_order(loader: Any) -> PhasedOrder | None:
     sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None)
     order = getattr(sampler, "order", sampler)
     return order if isinstance(order, PhasedOrder) else None
+
+
+def samples_in(loader: Any, epoch: int) -> int | None:
+    """Samples of the data of an epoch: that of other phases may change between two starts."""
+    if (order := phased_order(loader)) is not None:
+        return order.samples_of(order.plan.number_at(epoch))
+    dataset = getattr(loader, "dataset", None)
+    return len(dataset) if dataset is not None and has_length(dataset) else None

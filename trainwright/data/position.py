@@ -16,7 +16,7 @@ from trainwright.data.exact_json import tensor_bytes
 from trainwright.data.first_batches import whole_loader
 from trainwright.data.loader import Loader, has_length
 from trainwright.data.order import LengthGroupedOrder, SeededOrder
-from trainwright.data.phased import phased_order
+from trainwright.data.phased import samples_in
 from trainwright.data.sharded_batches import ShardedBatches
 from trainwright.data.sharding import ShardedOrder
 from trainwright.data.stream_sharing import EveryNth
@@ -55,12 +55,11 @@ def facts_of(loader: Any, accumulation: int, seed: int, processes: int = 1, epoc
     """The facts of ``loader`` in an epoch."""
     batches = getattr(loader, "batch_sampler", None)
     batches = batches.batches if isinstance(batches, ShardedBatches) else batches
-    dataset = getattr(loader, "dataset", None)
     by_index = starts_by_index(loader)
     return Facts(
         batch_size=_batch_size(loader),
         accumulation=accumulation,
-        dataset_length=_length_of(loader, dataset, epoch),
+        dataset_length=samples_in(loader, epoch),
         seed=seed,
         sampling=_sampling(loader),
         max_tokens=getattr(batches, "max_tokens", None) if by_index else None,
@@ -68,13 +67,6 @@ def facts_of(loader: Any, accumulation: int, seed: int, processes: int = 1, epoc
         processes=processes,
         split=None if by_index or processes == 1 else getattr(loader, "split", None) or "itself",
     )
-
-
-def _length_of(loader: Any, dataset: Any, epoch: int) -> int | None:
-    """Samples of the epoch's data: that of other phases may change."""
-    if (order := phased_order(loader)) is not None:
-        return order.samples_of(order.plan.number_at(epoch))
-    return len(dataset) if dataset is not None and has_length(dataset) else None
 
 
 def starts_by_index(loader: Any) -> bool:
