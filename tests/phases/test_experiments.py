@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -15,7 +16,9 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
+from trainwright.cli.app import app
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import load_experiment
 from trainwright.experiment.running import train
@@ -193,3 +196,18 @@ def test_two_processes_train_what_one_does(written: Path) -> None:
         found[processes] = load_file(folder / "checkpoint-36" / "model.safetensors")
     for name, weight in found[1].items():
         torch.testing.assert_close(found[2][name], weight, atol=1e-5, rtol=1e-4)
+
+
+def test_check_and_compare_know_phases(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = CliRunner().invoke(app, ["check", str(written)], env={"COLUMNS": "200"})
+    assert told.exit_code == 0, told.output
+    assert re.search(r"phase head +2 epochs, linear from 0.01, trains re:layers\[\.\]6", told.output)
+    assert re.search(r"phase all +2 epochs, cosine from 0.001, on more.csv", told.output)
+    folders = [str(tmp_path / name) for name in ("one", "other")]
+    for folder, rate in zip(folders, ("1e-3", "3e-3"), strict=True):
+        words = [f"training.output_dir={folder}", f"phases.all.learning_rate={rate}"]
+        train(load_experiment(written, words), say=lambda line: None)
+    found = json.loads(CliRunner().invoke(app, ["compare", *folders, "--json"]).output)
+    assert found["settings"] == {"phases.all.learning_rate": [1e-3, 3e-3]}
+    # Nothing prunes or rounds here.
+    assert not (tmp_path / "one" / "layers.json").exists()

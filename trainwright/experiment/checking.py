@@ -108,10 +108,24 @@ def _schedule_lines(built: Built) -> list[tuple[str, str]]:
     trainer.optimizer = trainer.lr_scheduler = None
     return [
         ("steps", f"{plan.max_steps:,} in {args.num_train_epochs if args.max_steps <= 0 else plan.epochs} epochs"),
-        ("learning rate", f"{args.lr_scheduler_type}: {rates}" if rates else str(args.lr_scheduler_type)),
+        *(_phase_lines(built) or [("learning rate", f"{args.lr_scheduler_type}{rates and ': '}{rates}")]),
         ("evaluates", str(cadence(args, EVALUATE))),
         ("saves", f"{cadence(args, SAVE)}, keeps {args.save_total_limit or 'all'}"),
     ]
+
+
+def _phase_lines(built: Built) -> list[tuple[str, str]]:
+    """What is trained how long and with which rate, where that is not the same in all epochs."""
+    args, lines = built.trainer.args, []
+    for name, phase in built.loaded.experiment.phases.items():
+        rate = args.learning_rate if phase.learning_rate is None else phase.learning_rate
+        trained = f", trains {phase.trainable}" if phase.trainable is not None else ""
+        rests = f", without {phase.freeze}" if phase.freeze is not None else ""
+        data = f", on {phase.data}" if phase.data is not None else ""
+        until = f", until {phase.until}" if phase.until is not None else ""
+        kind = phase.lr_scheduler_type or args.lr_scheduler_type
+        lines.append((f"phase {name}", f"{phase.epochs} epochs, {kind} from {rate:g}{data}{trained}{rests}{until}"))
+    return lines
 
 
 def _rates(scheduler: Any, steps: int) -> str:

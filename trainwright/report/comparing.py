@@ -39,7 +39,7 @@ def comparison_of(runs: list[StoredRun], html: Path | None = None) -> Comparison
     """Everything that ``trainwright compare --json`` prints."""
     return {
         "runs": [_facts(run) for run in runs],
-        "settings": differing([run.config for run in runs]),
+        "settings": differing([{**run.config, **run.experiment} for run in runs]),
         "html": None if html is None else str(html),
     }
 

@@ -57,7 +57,10 @@ class Comparison(TypedDict):
     """What `trainwright compare --json` prints."""
 
     runs: list[ComparedRun]
-    settings: Annotated[dict[str, list[Any]], "Settings that differ, by name: one value for each run, in order."]
+    settings: Annotated[
+        dict[str, list[Any]],
+        "Settings that differ, by name (of experiments model.options.width and the like): one value for each run, in order.",
+    ]
     html: Annotated[str | None, "The page, where --html asked for one."]
 
 

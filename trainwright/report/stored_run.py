@@ -10,7 +10,7 @@ from typing import Any
 
 from trainwright.checkpoint.directory import list_checkpoints, step_of
 from trainwright.checkpoint.identity import read_owner
-from trainwright.config.stored_arguments import stored_arguments
+from trainwright.config.stored_arguments import stored_arguments, stored_experiment
 from trainwright.core.config_history import read_history
 from trainwright.core.finished import Finished, read_finished
 from trainwright.core.json_files import read_json, read_text
@@ -37,6 +37,11 @@ class StoredRun:
     @cached_property
     def config(self) -> dict[str, Any]:
         return stored_arguments(self.folder) or {}
+
+    @cached_property
+    def experiment(self) -> dict[str, Any]:
+        """Model, data, phases and callbacks of an experiment, by dotted names."""
+        return stored_experiment(self.folder)
 
     @cached_property
     def history(self) -> list[Entry]:

@@ -50,6 +50,7 @@ class Phases(Modifier):
 
     sets_learning_rate = True
     changes_graph = True
+    changes_weights = False
     #: What ``values_to_save`` holds.
     SAVED = frozenset({"number", "lengths", "decays", "names", "epochs", "settings"})
 
