@@ -59,7 +59,7 @@ class Comparison(TypedDict):
     runs: list[ComparedRun]
     settings: Annotated[
         dict[str, list[Any]],
-        "Settings that differ, by name (of experiments model.options.width and the like): one value for each run, in order.",
+        "Settings that differ, by name (model.options.width and the like too): one value for each run, in order.",
     ]
     html: Annotated[str | None, "The page, where --html asked for one."]
 
