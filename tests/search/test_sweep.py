@@ -349,3 +349,16 @@ def test_a_trial_in_two_processes(swept: Run) -> None:
     assert both.trials[0].settings == one.trials[0].settings
     assert both.trials[0].values["accuracy"] == pytest.approx(one.trials[0].values["accuracy"], abs=0.05)
     assert os.path.exists(both.trials[0].folder / "model.safetensors")
+
+
+def test_phases_that_no_training_would_take_are_refused_before_the_first_trial(tmp_path: Path) -> None:
+    described = {
+        "model": {"name": "mlp"},
+        "data": {"train": "digits"},
+        "training": {"output_dir": str(tmp_path / "run")},
+        "phases": {"a": {"epochs": 1}, "b": {"epochs": 1}},
+        "search": {"method": "grid", "space": {"phases.b.epochs": [0, 1]}},
+    }
+    with pytest.raises(ConfigError, match="'b' has epochs=0: give a whole number of at least 1"):
+        sweep(described)
+    assert not list(tmp_path.iterdir())

@@ -72,7 +72,7 @@ def arguments_for(loaded: Loaded, **more: object) -> tuple[str, TrainingArgument
     kind = Seq2SeqTrainingArguments if task == "seq2seq" else TrainingArguments
     settings = {**_usual(loaded), **task_kit(task).defaults(loaded), **more}
     if loaded.experiment.phases:
-        settings["num_train_epochs"] = sum(phase.epochs for phase in loaded.experiment.phases.values())
+        settings["num_train_epochs"] = sum(_phase(loaded, name).epochs for name in loaded.experiment.phases)
     if not _evaluates(loaded):
         for name in ("metric_for_best_model", "load_best_model_at_end"):
             settings.pop(name, None)
@@ -287,22 +287,30 @@ def _weigh_classes(loss: Loss, prepared: Prepared) -> None:
 def _phases(loaded: Loaded, prepared: Prepared) -> list[Phase] | None:
     """The phases that the experiment lists, with the data of those that have their own."""
     found = []
+    encode = prepared.encode_train or prepared.encode
     for name, said in loaded.experiment.phases.items():
-        place = ("phases", name)
-        settings = {one.name: getattr(said, one.name) for one in dataclasses.fields(said)}
-        own, limit = settings.pop("data"), settings.pop("limit")
-        if own is None and limit is not None:
-            raise loaded.error((*place, "limit"), "it counts rows of the phase's own data: add data:.")
-        try:
-            encode = prepared.encode_train or prepared.encode
-            rows = None if own is None else encode(first(rows_of(loaded, "train", phase=name), limit))
-            rows = numbered_for_bags(loaded, rows)
-            found.append(Phase(name, train_dataset=rows, **settings))
-        except ConfigError:
-            raise
-        except ValueError as error:
-            raise loaded.error(place, str(error)) from error
+        rows = None
+        if said.data is not None:
+            try:
+                rows = numbered_for_bags(loaded, encode(first(rows_of(loaded, "train", phase=name), said.limit)))
+            except ConfigError:
+                raise
+            except ValueError as error:
+                raise loaded.error(("phases", name), str(error)) from error
+        found.append(_phase(loaded, name, rows))
     return found or None
+
+
+def _phase(loaded: Loaded, name: str, rows: Any = None) -> Phase:
+    said, place = loaded.experiment.phases[name], ("phases", name)
+    settings = {one.name: getattr(said, one.name) for one in dataclasses.fields(said)}
+    own, limit = settings.pop("data"), settings.pop("limit")
+    if own is None and limit is not None:
+        raise loaded.error((*place, "limit"), "it counts rows of the phase's own data: add data:.")
+    try:
+        return Phase(name, train_dataset=rows, **settings)
+    except ValueError as error:
+        raise loaded.error(place, str(error)) from error
 
 
 def _recipe(loaded: Loaded) -> dict[str, Any]:
