@@ -297,5 +297,7 @@ def test_a_loss_that_is_no_mean_over_samples_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=problem):
             Ensemble([nn.Linear(4, 2), nn.Linear(4, 2)], loss=loss)
+    with pytest.raises(ValueError, match="a loss inside an Ensemble does not see: give class_weights as a list"):
+        Ensemble([nn.Linear(4, 2), nn.Linear(4, 2)], loss=FocalLoss(class_weights="balanced"))
     made = Ensemble([nn.Linear(4, 2), nn.Linear(4, 2)], loss=FocalLoss())
     assert made.loss is not None

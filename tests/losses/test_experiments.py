@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from typer.testing import CliRunner
 
 from trainwright import CrossEntropyLoss, FocalLoss
+from trainwright.cli.app import app
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import load_experiment
 from trainwright.experiment.building import build
@@ -124,3 +126,17 @@ def test_a_loss_of_ones_own_takes_options_from_the_file(written: Path) -> None:
     )
     words = ["model.loss={name: " + str(written.parent / "own_losses_test.py") + ":Scaled, scale: 2.5}"]
     assert build(load_experiment(written, words)).trainer.compute_loss_func.scale == 2.5  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("word", "problem"),
+    [
+        ("model.loss=bce", "should have the same: a 0 or 1 for each class"),
+        ("model.loss=mse", "this loss is for numbers. For classes take 'cross_entropy'"),
+        ("model.loss={name: ordinal, outputs: borders}", "outputs: borders is for a network with one output less"),
+    ],
+)
+def test_check_tries_the_loss(written: Path, word: str, problem: str) -> None:
+    done = CliRunner().invoke(app, ["check", str(written), word], env={"COLUMNS": "300"})
+    assert done.exit_code != 0
+    assert problem in done.output

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.models import Bare, Plain, classification_rows
@@ -19,6 +19,7 @@ from trainwright import (
     FGM,
     SAM,
     CutMix,
+    Ensemble,
     GradientNoise,
     Mixup,
     RDrop,
@@ -220,3 +221,27 @@ def test_an_experiment_names_them_with_options(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=problem):
             modifiers(*words)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ([SAM(), FGM(params="re:.*")], "SAM and FGM each move the weights for a second pass"),
+        ([SAM(), Mixup()], "SAM and Mixup: the second pass would be over another mixture"),
+        ([RDrop(), CutMix()], "RDrop and CutMix: the second pass would be over another mixture"),
+    ],
+)
+def test_regularisers_that_undo_each_other_are_refused(tmp_path: Path, given: list[Any], problem: str) -> None:
+    args = TrainingArguments(str(tmp_path), max_steps=1, save_strategy="no", report_to="none")
+    rows = [{"input": torch.randn(4), "labels": torch.tensor(row % 2)} for row in range(8)]
+    with pytest.raises(ValueError, match=problem):
+        Trainer(nn.Linear(4, 2), args, train_dataset=rows, callbacks=given, compute_loss_func="cross_entropy").train()
+
+
+def test_members_of_an_ensemble_are_not_regularised_together(tmp_path: Path) -> None:
+    args = TrainingArguments(str(tmp_path), max_steps=1, save_strategy="no", report_to="none")
+    rows = [{"input": torch.randn(4), "labels": torch.tensor(row % 2)} for row in range(8)]
+    for given in (RDrop(), SAM(), FGM(params="re:.*")):
+        run = Trainer(Ensemble(lambda: nn.Linear(4, 2), 2), args, train_dataset=rows, callbacks=[given])
+        with pytest.raises(ValueError, match="would act on the members of an Ensemble together"):
+            run.train()

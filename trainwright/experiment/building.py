@@ -26,6 +26,7 @@ from trainwright.core.phases import Phase
 from trainwright.data.labels import labels_in
 from trainwright.engines.torch.loss_functions.base import Loss
 from trainwright.engines.torch.loss_functions.choosing import made_loss
+from trainwright.engines.torch.loss_functions.ordinal import OrdinalLoss
 from trainwright.engines.torch.randomness import set_seed
 from trainwright.experiment.ensembles import make_ensemble, numbered_for_bags, refuse_no_held_out
 from trainwright.experiment.media import with_whole_paths
@@ -266,6 +267,8 @@ def _loss(loaded: Loaded, prepared: Prepared) -> Any:
         found = load_object(resolve(loaded, place, name), "model.loss")
     try:
         loss = made_loss(found, options)
+        if isinstance(loss, OrdinalLoss) and loss.outputs == "borders" and task_name(loaded) != "own":
+            raise ValueError("outputs: borders is for a network with one output less than classes; take classes here.")
         if isinstance(loss, Loss) and loss.counts_labels:
             _weigh_classes(loss, prepared)
         return loss

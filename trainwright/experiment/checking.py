@@ -202,6 +202,7 @@ def _copy_of(built: Built, args: TrainingArguments) -> Trainer:
         train_dataset=built.prepared.train,
         eval_dataset=few,
         processing_class=source.processing_class,
+        compute_loss_func=source.compute_loss_func,
         compute_metrics=source.compute_metrics,
         preprocess_logits_for_metrics=source.preprocess_logits_for_metrics,
     )

@@ -36,6 +36,8 @@ def make_ensemble(kit: TaskKit, given: Given, prepared: Prepared, *, seed: int, 
     assert section is not None
     configurations = _configurations(loaded, section)
     first = seed if section.seed is None else section.seed
+    if not 0 <= first < 2**32 - len(configurations):
+        raise loaded.error((*_PLACE, "seed"), f"{first} should be a whole number from 0 to 2**32, less the members.")
     members: list[nn.Module] = []
     for place, options in enumerate(configurations):
         # As a run of this member alone begins.

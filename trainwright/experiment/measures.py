@@ -9,6 +9,18 @@ from typing import Any
 
 import numpy as np
 
+_LESS_IS_BETTER = tuple("loss perplexity error errors rmse mse mae wer cer ece disagreement".split())  # noqa: SIM905
+
+
+def less_is_better(name: str) -> bool:
+    """Whether a metric of that name is better where it is less.
+
+    >>> less_is_better("eval_rmse"), less_is_better("word_errors"), less_is_better("accuracy")
+    (True, True, False)
+    """
+    return name.endswith(_LESS_IS_BETTER)
+
+
 Metrics = Callable[[Any], dict[str, float]]
 
 

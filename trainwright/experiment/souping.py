@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from trainwright.checkpoint.durable import discard, publish, staging_of
 from trainwright.checkpoint.manifest import holds, verify
 from trainwright.checkpoint.weights import load_weights, save_weights
 from trainwright.config.errors import ConfigError
+from trainwright.config.warnings import TrainwrightWarning
 from trainwright.config.yaml12 import read_yaml_file, write_yaml
 from trainwright.core.fsync import force_folder
 from trainwright.engines.torch.ensembles.averaging import average_of, normalizations, take_statistics
@@ -23,14 +25,13 @@ from trainwright.engines.torch.ensembles.ensemble import Ensemble
 from trainwright.engines.torch.targets import unwrap
 from trainwright.experiment.building import Built, build_trained, rows_of, training_rows
 from trainwright.experiment.exporting import BESIDES, copy_besides, refuse_existing
+from trainwright.experiment.measures import less_is_better
 from trainwright.experiment.running import evaluate, find_run
 from trainwright.experiment.stored import EXPERIMENT, PREPROCESSING, stored_facts
 from trainwright.training.recipe_folder import RECIPE
 
 KINDS = ("uniform", "greedy", "snapshots")
 SOUP = "soup.json"
-#: Endings of names of which less is better.
-_LESS_IS_BETTER = ("loss", "perplexity", "rmse", "mae", "ece", "disagreement")
 State = dict[str, Tensor]
 
 
@@ -85,6 +86,13 @@ def soup(
     chosen = _ingredients(folder, checkpoints)
     if how == "snapshots" and loaded.experiment.model.ensemble is not None:
         raise ConfigError(f"{folder} is an ensemble already: average its checkpoints, how=uniform or greedy.")
+    section = loaded.experiment.model.ensemble
+    if section is not None and (section.calibrate or section.predict == "stacked"):
+        warnings.warn(
+            "Temperature and shares of the members are not fitted to the averaged weights; calibrate() in Python does.",
+            TrainwrightWarning,
+            stacklevel=2,
+        )
     kitchen = _Kitchen(build_trained(loaded, chosen[-1], stored_facts(folder)), data)
     alone: dict[str, float] = {}
     if how == "greedy":
@@ -154,8 +162,11 @@ class _Kitchen:
         """The best checkpoint, and each further one that makes the average no worse; the model holds the result."""
         if self.rows is None:
             raise ConfigError("greedy chooses by an evaluation, and there is no data for it: add --data FILE.")
-        name = (metric or self.built.args.metric_for_best_model or "loss").removeprefix("eval_")
-        sign = -1.0 if name.endswith(_LESS_IS_BETTER) else 1.0
+        args = self.built.args
+        own = (args.metric_for_best_model or "loss").removeprefix("eval_")
+        name = own if metric is None else metric.removeprefix("eval_")
+        is_less = less_is_better(name) or (name == own and args.greater_is_better is False)
+        sign = -1.0 if is_less else 1.0
         alone = {path: self._judged([path], name) for path in checkpoints}
         ranked = sorted(checkpoints, key=lambda path: -sign * alone[path])
         kept, best = ranked[:1], sign * alone[ranked[0]]

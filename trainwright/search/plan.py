@@ -18,6 +18,7 @@ from trainwright.config.registry import suggestion
 from trainwright.config.trust import code_references
 from trainwright.config.yaml12 import Document, Place
 from trainwright.experiment.building import arguments_for, run_folder, run_name
+from trainwright.experiment.measures import less_is_better
 from trainwright.experiment.stored import resolved
 from trainwright.search.space import Parameter, Space, read_space, refuse_grid
 
@@ -26,8 +27,6 @@ PRUNERS = ("median", "hyperband", "none")
 DIRECTIONS = ("maximize", "minimize")
 #: What is known of a model without training it.
 MEASURES = ("parameters", "flops", "latency_ms")
-#: Ends of names of which less is better.
-_LESS_IS_BETTER = ("loss", "perplexity", "error", "rmse", "mse", "mae", "wer", "cer", *MEASURES)
 _TRIALS = 20
 _SECONDS = {"s": 1, "second": 1, "minute": 60, "min": 60, "hour": 3600, "h": 3600, "day": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+?)s?")
@@ -199,7 +198,7 @@ def _goals(loaded: Loaded, section: SearchSection) -> tuple[Goal, ...]:
             return tuple(Goal(name, direction) for name, direction in section.metric.items())
     name = section.metric or args.metric_for_best_model or "loss"
     name = str(name).removeprefix("eval_")
-    by_name = "minimize" if name.endswith(_LESS_IS_BETTER) else "maximize"
+    by_name = "minimize" if less_is_better(name) or name in MEASURES else "maximize"
     if section.metric is None and args.greater_is_better is not None:
         by_name = "maximize" if args.greater_is_better else "minimize"
     return (Goal(name, section.direction or by_name),)

@@ -7,6 +7,8 @@ import logging
 from trainwright.core.modifier import Modifier
 from trainwright.data.labels import labels_in
 from trainwright.engines.torch.loss_functions.base import Loss
+from trainwright.engines.torch.regularisers.base import refuse_together
+from trainwright.engines.torch.targets import unwrap
 from trainwright.training.random_state import random_now, restore_random_state, watch_generators
 from trainwright.training.setup import Setup
 
@@ -44,6 +46,7 @@ def refuse_pieces(setup: Setup) -> None:
             f"label_smoothing_factor smooths the default loss, and {type(loss).__name__} is in its place: leave it "
             "out, or take CrossEntropyLoss(smoothing=...)."
         )
+    refuse_together(setup.modifiers, unwrap(setup.model))
     for one in (loss, *setup.modifiers):
         if isinstance(one, (Loss, Modifier)) and one.joins_samples is not None:
             _refuse_or_say(setup, type(one).__name__, one.joins_samples)

@@ -52,17 +52,28 @@ def default_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 def mean_squared_error(outputs: object, labels: Tensor) -> Tensor:
     """The mean of squared differences."""
-    return F.mse_loss(logits_of(outputs).reshape(labels.shape), labels)
+    return F.mse_loss(_in_shape_of(labels, outputs), labels)
 
 
 def mean_absolute_error(outputs: object, labels: Tensor) -> Tensor:
     """The mean of differences: outliers weigh no more than others."""
-    return F.l1_loss(logits_of(outputs).reshape(labels.shape), labels)
+    return F.l1_loss(_in_shape_of(labels, outputs), labels)
 
 
 def huber(outputs: object, labels: Tensor, delta: float = 1.0) -> Tensor:
     """Squared differences up to ``delta``, and plain ones beyond."""
-    return F.huber_loss(logits_of(outputs).reshape(labels.shape), labels, delta=delta)
+    return F.huber_loss(_in_shape_of(labels, outputs), labels, delta=delta)
+
+
+def _in_shape_of(labels: Tensor, outputs: object) -> Tensor:
+    """Outputs with the shape of the numbers that they are compared with."""
+    found = logits_of(outputs)
+    if found.numel() != labels.numel():
+        raise ValueError(
+            f"Outputs of shape {tuple(found.shape)} cannot be compared one by one with labels of shape "
+            f"{tuple(labels.shape)}: this loss is for numbers. For classes take 'cross_entropy'."
+        )
+    return found.reshape(labels.shape)
 
 
 def smoothed_loss(logits: Tensor, labels: Tensor, epsilon: float, *, shift: bool) -> Tensor:

@@ -265,6 +265,11 @@ def _refuse_loss(made: list[nn.Module], loss: object) -> None:
             f"{type(loss).__name__} is no mean over samples or their labels, and members of an ensemble are weighed by "
             "those: let forward of the networks compute it."
         )
+    if loss.counts_labels and loss.found_weights is None:
+        raise ValueError(
+            "class_weights='balanced' counts the labels of a Trainer's training data, which a loss inside an Ensemble "
+            "does not see: give class_weights as a list."
+        )
     if loss.compares_positions and shifts_labels(made[0]):
         raise ValueError(
             f"{type(loss).__name__} compares each position with its own label, and these networks learn the next one: "

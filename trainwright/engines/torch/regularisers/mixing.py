@@ -26,6 +26,8 @@ class Mixup(Regulariser):
     0.4
     """
 
+    mixes = True
+
     joins_samples = "a sample is mixed with others of its batch"
     #: Whether it makes one mixture, so that there has to be one input.
     one_input = False

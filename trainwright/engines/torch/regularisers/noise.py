@@ -19,6 +19,8 @@ class GradientNoise(Regulariser):
     0.2
     """
 
+    joins_members = False
+
     def __init__(self, eta: float = 0.01, gamma: float = 0.55) -> None:
         super().__init__()
         check_number("eta", eta, 0.0, above=True)

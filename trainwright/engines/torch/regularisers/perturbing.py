@@ -19,6 +19,7 @@ class Perturbing(Regulariser):
 
     joins_samples = "weights are moved along the gradient of one batch"
     one_process = True
+    passes_again = moves_weights = True
     #: Whether the gradient of the first pass stays, and that of the second is added.
     keeps_first = False
 

@@ -25,6 +25,8 @@ class RDrop(Regulariser):
     0.7
     """
 
+    passes_again = True
+
     def __init__(self, alpha: float = 1.0) -> None:
         super().__init__()
         check_number("alpha", alpha, 0.0)
