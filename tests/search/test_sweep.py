@@ -14,12 +14,15 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from optuna.trial import TrialState
 from safetensors.torch import load_file
 
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import load_experiment
 from trainwright.experiment.running import train
-from trainwright.search.results import SweepResult, TrialResult
+from trainwright.search.plan import read_plan
+from trainwright.search.results import SweepResult, TrialResult, results_of
+from trainwright.search.study import open_study
 from trainwright.search.sweep import sweep
 
 Run = Callable[..., SweepResult]
@@ -362,3 +365,32 @@ def test_phases_that_no_training_would_take_are_refused_before_the_first_trial(t
     with pytest.raises(ConfigError, match="'b' has epochs=0: give a whole number of at least 1"):
         sweep(described)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_trial_that_ends_between_two_looks_is_shown_as_it_is(swept: Run, described: Describe, tmp_path: Path) -> None:
+    """Another worker may end the best trial while results are put together."""
+    swept("looks", trials=2)
+    file = tmp_path / "looks.yaml"
+    file.write_text(yaml.safe_dump(described("looks", trials=2), sort_keys=False))
+    plan = read_plan(load_experiment(file))
+    study = open_study(plan)
+
+    class Earlier:
+        """The study as it was before its best trial ended, at the first look alone."""
+
+        looks = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(study, name)
+
+        def get_trials(self, **options: Any) -> list[Any]:
+            self.looks += 1
+            found = study.get_trials(deepcopy=True)
+            if self.looks == 1:
+                for trial in found:
+                    trial.state, trial.values = TrialState.RUNNING, None
+            return found
+
+    found = results_of(plan, Earlier())
+    assert found.best is not None
+    assert found.best.values["accuracy"] == max(one.values["accuracy"] for one in found.trials)

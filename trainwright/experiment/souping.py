@@ -17,6 +17,7 @@ from trainwright.checkpoint.durable import discard, publish, staging_of
 from trainwright.checkpoint.manifest import holds, verify
 from trainwright.checkpoint.weights import load_weights, save_weights
 from trainwright.config.errors import ConfigError
+from trainwright.config.loading import Loaded
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.config.yaml12 import read_yaml_file, write_yaml
 from trainwright.core.fsync import force_folder
@@ -86,13 +87,7 @@ def soup(
     chosen = _ingredients(folder, checkpoints)
     if how == "snapshots" and loaded.experiment.model.ensemble is not None:
         raise ConfigError(f"{folder} is an ensemble already: average its checkpoints, how=uniform or greedy.")
-    section = loaded.experiment.model.ensemble
-    if section is not None and (section.calibrate or section.predict == "stacked"):
-        warnings.warn(
-            "Temperature and shares of the members are not fitted to the averaged weights; calibrate() in Python does.",
-            TrainwrightWarning,
-            stacklevel=2,
-        )
+    _say_what_is_not_fitted(loaded)
     kitchen = _Kitchen(build_trained(loaded, chosen[-1], stored_facts(folder)), data)
     alone: dict[str, float] = {}
     if how == "greedy":
@@ -111,6 +106,16 @@ def soup(
     publish(draft, target)
     has_data = data is not None or kitchen.rows is not None
     return Soup(target, names, evaluate(target, data=data, trust=trust) if has_data else {}, alone)
+
+
+def _say_what_is_not_fitted(loaded: Loaded) -> None:
+    section = loaded.experiment.model.ensemble
+    if section is not None and (section.calibrate or section.predict == "stacked"):
+        warnings.warn(
+            "Temperature and shares of the members are not fitted to the averaged weights; calibrate() in Python does.",
+            TrainwrightWarning,
+            stacklevel=3,
+        )
 
 
 def _ingredients(folder: Path, names: Sequence[str] | None) -> list[Path]:

@@ -65,15 +65,24 @@ class SweepResult:
 
 def results_of(plan: Plan, study: Any) -> SweepResult:
     """Everything that the study knows."""
-    trials = [_result(plan, trial) for trial in study.get_trials(deepcopy=False)]
-    numbers = best_numbers(study)
-    front = [trials[number] for number in numbers]
+    trials, front = _trials_and_front(plan, study)
     goal = plan.goals[0]
     sign = 1 if goal.direction == "minimize" else -1
     best = min(front, key=lambda one: (sign * one.values[goal.name], one.number)) if front else None
     return SweepResult(
         plan.folder, trials, best, front, _importance(study), None if best is None else plan.folder / BEST
     )
+
+
+def _trials_and_front(plan: Plan, study: Any) -> tuple[list[TrialResult], list[TrialResult]]:
+    """All trials and the best of them, of one moment: other workers may end a trial between two looks at the study."""
+    while True:
+        read = study.get_trials(deepcopy=False)
+        # Found after the trials were read, so that what is done there and not among these is beaten for certain.
+        numbers = best_numbers(study)
+        if all(number < len(read) and read[number].state.is_finished() for number in numbers):
+            trials = [_result(plan, trial) for trial in read]
+            return trials, [trials[number] for number in numbers]
 
 
 def _result(plan: Plan, trial: Any) -> TrialResult:
