@@ -106,7 +106,7 @@ def test_a_class_is_found_in_every_kind_of_data(caplog: pytest.LogCaptureFixture
     [
         (Dataset.from_dict({"text": ["a", "b"]}), {}, "columns of the training data are text: name the one"),
         (Dataset.from_dict({"label": [0, 1]}), {"sampling_column": "lang"}, "there is no 'lang'"),
-        ([{"x": 1.0}], {}, "Sample 0 of the training data holds x: name the one"),
+        ([{"x": 1.0}], {}, "A sample of the training data holds x: name the one"),
         ([3.0], {}, "is a float"),
         ([{"labels": 0.5}], {}, "row 0 has 0.5"),
         ([{"labels": 1}, {"labels": None}], {}, "row 1 has nothing"),

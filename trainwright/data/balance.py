@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from trainwright.data.labels import read_through
 from trainwright.data.lengths import column_values
 from trainwright.data.order import DrawnOrder
-
-logger = logging.getLogger("trainwright")
 
 #: Where the class of a sample stands, unless it is said.
 _USUAL = ("labels", "label", "label_ids", "target")
@@ -59,7 +58,9 @@ def classes_by_sample(dataset: Any, column: str | None, usual: Sequence[str]) ->
     elif column is None and len(targets := _targets_of(dataset)) == len(dataset):
         found, values = "targets", list(targets)
     else:
-        found, values = column or "the label", _walk(dataset, column, names)
+        found, instead = column or "the label", "a Hugging Face dataset, or a list named targets beside the samples,"
+        missing = partial(_no_class_in_sample, column)
+        values = read_through(dataset, names, instead, missing, by_place=column is None)
     return [_as_class(value, row, found) for row, value in enumerate(values)]
 
 
@@ -67,28 +68,6 @@ def _targets_of(dataset: object) -> Any:
     """What datasets of torchvision keep beside their images."""
     targets = getattr(dataset, "targets", ())
     return targets if isinstance(targets, (list, tuple, Tensor)) else ()
-
-
-def _walk(dataset: Any, column: str | None, names: Sequence[str]) -> list[Any]:
-    in_memory = isinstance(dataset, (list, tuple))
-    logger.log(
-        logging.INFO if in_memory else logging.WARNING,
-        "Reading all %d samples once to learn their classes; a Hugging Face dataset, or a list named targets beside "
-        "the samples, would make this unnecessary.",
-        len(dataset),
-    )
-    return [_class_in(dataset[row], row, column, names) for row in range(len(dataset))]
-
-
-def _class_in(sample: object, row: int, column: str | None, names: Sequence[str]) -> Any:
-    if column is None and isinstance(sample, (tuple, list)) and sample:
-        return sample[-1]
-    fields = sample if isinstance(sample, Mapping) else getattr(sample, "__dict__", {})
-    found = next((name for name in names if name in fields), None)
-    if found is None:
-        held = f"holds {', '.join(map(str, fields))}" if fields else f"is a {type(sample).__name__}"
-        raise _no_class(column, f"Sample {row} of the training data {held}")
-    return fields[found]
 
 
 def _as_class(value: Any, row: int, column: str) -> Any:
@@ -109,3 +88,7 @@ def _as_class(value: Any, row: int, column: str) -> Any:
 def _no_class(column: str | None, found: str) -> ValueError:
     asked = "name the one with the class with sampling_column" if column is None else f"there is no {column!r}"
     return ValueError(f"{found}: {asked} (train_sampling_strategy='balanced').")
+
+
+def _no_class_in_sample(column: str | None, held: str) -> ValueError:
+    return _no_class(column, f"A sample of the training data {held}")

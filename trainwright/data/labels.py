@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainwright.data.iterables import is_iterable
@@ -30,23 +30,42 @@ def labels_in(dataset: Any, names: Sequence[str] = _NAMES) -> Iterator[Any]:
         if found is None:
             raise _no_labels(f"has the columns {', '.join(columns)}")
         return iter(column_values(dataset, found))
+    return read_through(dataset, (*names, *_NAMES), "weights given as a list", _no_labels)
+
+
+def read_through(
+    dataset: Any,
+    names: Sequence[str],
+    instead: str,
+    missing: Callable[[str], ValueError],
+    *,
+    by_place: bool = True,
+) -> Iterator[Any]:
+    """What each sample has under the first of ``names`` that it has; read sample by sample, which is said.
+
+    Args:
+        dataset: With a length.
+        names: Keys, or attributes.
+        instead: What would make this unnecessary.
+        missing: Makes the error of what a sample is instead: "holds x, y".
+        by_place: Whether the last of a tuple is it too.
+    """
     logger.log(
         logging.INFO if isinstance(dataset, (list, tuple)) else logging.WARNING,
-        "Reading all %d samples once to count their labels; weights given as a list would make this unnecessary.",
+        "Reading all %d samples once to learn their classes; %s would make this unnecessary.",
         len(dataset),
+        instead,
     )
-    return (_label_of(dataset[index], (*names, *_NAMES)) for index in range(len(dataset)))
-
-
-def _label_of(sample: Any, names: Sequence[str]) -> Any:
-    if isinstance(sample, Mapping):
-        found = next((name for name in names if name in sample), None)
+    for place in range(len(dataset)):
+        sample = dataset[place]
+        if by_place and isinstance(sample, (tuple, list)) and len(sample) > 1:
+            yield sample[-1]
+            continue
+        fields = sample if isinstance(sample, Mapping) else getattr(sample, "__dict__", {})
+        found = next((name for name in names if name in fields), None)
         if found is None:
-            raise _no_labels(f"holds {', '.join(map(str, sample))}")
-        return sample[found]
-    if isinstance(sample, (tuple, list)) and len(sample) > 1:
-        return sample[-1]
-    raise _no_labels(f"is a {type(sample).__name__}")
+            raise missing(f"holds {', '.join(map(str, fields))}" if fields else f"is a {type(sample).__name__}")
+        yield fields[found]
 
 
 def _no_labels(held: str) -> ValueError:

@@ -195,7 +195,7 @@ def rows_of(loaded: Loaded, part: str, **chosen: Any) -> Any:
     task = task_name(loaded)
     rows = as_dataset(rows) if isinstance(rows, (list, tuple, dict)) and task != "own" else rows
     if getattr(task_kit(task), "reads_files", False):
-        return with_whole_paths(rows, folder_of_rows(loaded, part, **chosen))
+        return with_whole_paths(rows, folder_of_rows(loaded, part, name=chosen.get("name"), phase=chosen.get("phase")))
     return rows
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from trainwright.config.extras import install, is_installed
+from trainwright.experiment.sources import IMAGE_FILES
 
-IMAGE_FILES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 SOUND_FILES = (".wav", ".flac", ".ogg", ".mp3")
 #: Full scale of whole numbers of so many bytes.
 _FULL_SCALE = {1: 2.0**7, 2: 2.0**15, 3: 2.0**23, 4: 2.0**31}

@@ -38,7 +38,7 @@ _READERS = {
 #: How readers say that there is nothing in a file.
 _EMPTY = ("corresponds to no data", "EmptyDataError", "at least one example")
 BUILT_IN = tuple(SHIPPED["dataset"])
-_IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
+IMAGE_FILES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
 
 def resolve(loaded: Loaded, place: Place, name: str) -> str:
@@ -67,8 +67,7 @@ def load_rows(
     loaded: Loaded, part: str, *, name: str | None = None, split: str | None = None, phase: str | None = None
 ) -> Any:
     """The rows that ``data.<part>`` (or ``name``, or a phase) stands for: a dataset, or what the user's code gives."""
-    place: Place = ("data", part) if phase is None else ("phases", phase, "data")
-    said = getattr(loaded.experiment.data, part) if phase is None else loaded.experiment.phases[phase].data
+    place, said = _named(loaded, part, phase)
     wanted = name if name is not None else said
     if not wanted:
         raise ConfigError("command line: --data is empty.")
@@ -94,12 +93,16 @@ def load_rows(
         raise ConfigError(f"command line: --data {problem}") if name else loaded.error(place, problem) from error
 
 
-def folder_of_rows(
-    loaded: Loaded, part: str, *, name: str | None = None, split: str | None = None, phase: str | None = None
-) -> Path:
+def _named(loaded: Loaded, part: str, phase: str | None) -> tuple[Place, str | None]:
+    """Where the data of a part, or of a phase, is named, and what stands there."""
+    if phase is None:
+        return ("data", part), getattr(loaded.experiment.data, part)
+    return ("phases", phase, "data"), loaded.experiment.phases[phase].data
+
+
+def folder_of_rows(loaded: Loaded, part: str, *, name: str | None = None, phase: str | None = None) -> Path:
     """The folder of the file that ``load_rows`` reads, by which files that it names are found."""
-    place: Place = ("data", part) if phase is None else ("phases", phase, "data")
-    said = getattr(loaded.experiment.data, part) if phase is None else loaded.experiment.phases[phase].data
+    place, said = _named(loaded, part, phase)
     found = Path(resolve(loaded, place, str(said)) if name is None else named_here(name))
     return found if found.is_dir() else found.parent
 
@@ -172,7 +175,7 @@ def _folder(datasets: Any, path: Path, options: dict[str, Any], split: str) -> A
         return datasets.load_from_disk(str(path))[split]
     if (path / "dataset_info.json").is_file() or (path / "state.json").is_file():
         return datasets.load_from_disk(str(path))
-    if any(file.suffix.lower() in _IMAGES for file in path.rglob("*")):
+    if any(file.suffix.lower() in IMAGE_FILES for file in path.rglob("*")):
         options = {"data_dir": str(path), **options}
         return datasets.load_dataset("imagefolder", split=split, **options)
     return datasets.load_dataset(str(path), split=split, **options)

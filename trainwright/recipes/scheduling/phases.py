@@ -66,6 +66,8 @@ class Phases(Modifier):
         self._factors: dict[int, Callable[[int], float]] = {}
         #: What a resumed run had before, until what is different now is said.
         self._saved: dict[str, Any] | None = None
+        #: Whether it was seen what the optimizer keeps.
+        self._knows_averages = False
         #: Metrics that evaluations of the present phase have shown.
         self._shown: set[str] = set()
 
@@ -104,7 +106,7 @@ class Phases(Modifier):
         super().forget()
         self.plan.whole_again()
         self.number, self._before, self._decays, self._factors, self._saved = -1, {}, [], {}, None
-        self._shown = set()
+        self._knows_averages, self._shown = False, set()
 
     # ---- when
 
@@ -113,14 +115,19 @@ class Phases(Modifier):
         if self.number >= 0:
             # The step that ends a phase is that phase's.
             site.logs["phase"] = float(self.number + 1)
-            if any(phase.fresh_optimizer for phase in self.plan.phases[self.number + 1 :]):
-                # After the first step, and not when it is due.
-                refuse_unknown_averages(site.optimizer)
+            self._refuse_an_optimizer_that_cannot_begin_anew(site)
             self._look_for_metric()
         number = self.plan.number_at(epoch)
         if number != self.number:
             self._enter(site, number, epoch)
         self._set_rates(site, epoch)
+
+    def _refuse_an_optimizer_that_cannot_begin_anew(self, site: Site) -> None:
+        """After the first step, when it is seen what it keeps, and not at the border where it is due."""
+        if not self._knows_averages and site.optimizer.state:
+            self._knows_averages = True
+            if any(phase.fresh_optimizer for phase in self.plan.phases[self.number + 1 :]):
+                refuse_unknown_averages(site.optimizer)
 
     def _look_for_metric(self) -> None:
         """Warn, after the evaluations of a step, where none of them has what ``until`` waits for."""
