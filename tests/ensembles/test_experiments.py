@@ -76,8 +76,8 @@ def test_it_is_trained_evaluated_asked_exported_and_loaded_as_one_model(tmp_path
 
 
 def test_the_graph_of_an_export_predicts_the_same(tmp_path: Path) -> None:
-    runtime = pytest.importorskip("onnxruntime")
-    pytest.importorskip("onnxscript")
+    import onnxruntime
+
     file = written(tmp_path)
     folder = train(load_experiment(file, ["training.num_train_epochs=1"]), say=quiet).folder
     done = export(folder, "onnx", tmp_path / "graph")
@@ -85,9 +85,9 @@ def test_the_graph_of_an_export_predicts_the_same(tmp_path: Path) -> None:
     built.trainer._load_from_checkpoint(str(folder))
     pixels = torch.stack([built.prepared.eval[number]["pixel_values"] for number in range(5)])
     expected = built.prepared.model.eval()(pixel_values=pixels)
-    found = runtime.InferenceSession(str(done.model)).run(None, {"pixel_values": pixels.numpy()})
+    found = onnxruntime.InferenceSession(str(done.model)).run(None, {"pixel_values": pixels.numpy()})
     for one, other in zip(found, expected.values(), strict=True):
-        np.testing.assert_allclose(one, other.detach().numpy(), atol=1e-4)
+        np.testing.assert_allclose(np.asarray(one), other.detach().numpy(), atol=1e-4)
 
 
 def test_a_member_begins_as_a_run_of_its_own_seed_does(tmp_path: Path) -> None:
