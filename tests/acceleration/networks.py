@@ -228,3 +228,62 @@ def made(name: str) -> tuple[Any, dict[str, Tensor]]:
     network = build()
     network.train()
     return network, batch()
+
+
+def lengths_batch(*, labels: str = "words", is_left: bool = False) -> dict[str, Tensor]:
+    """Four texts of 5, 12, 1 and 8 tokens, with a label for each token or for each text."""
+    ids, mask = tokens(), torch.zeros(4, 12, dtype=torch.long)
+    for row, length in enumerate((5, 12, 1, 8)):
+        mask[row, 12 - length :] = 1
+        mask[row] = mask[row] if is_left else mask[row].flip(0)
+    ids = torch.where(mask.bool(), ids, 0)
+    batch = {"input_ids": ids, "attention_mask": mask}
+    if labels == "texts":
+        return {**batch, "labels": torch.tensor([0, 1, 1, 0])}
+    trained = mask.bool() & nn.functional.pad(mask[:, :-1], (1, 0), value=1).bool()
+    return {**batch, "labels": torch.where(trained, ids if labels == "words" else ids % 5, -100)}
+
+
+def small(model: str, **options: Any) -> Any:
+    """A model of transformers by its name, small."""
+    import transformers
+
+    config: Any = getattr(transformers, model.split("For")[0].removesuffix("LMHeadModel") + "Config")
+    return getattr(transformers, model)(config(**{**_SMALL, "vocab_size": WORDS, **options}))
+
+
+_GROUPED = {"num_key_value_heads": 2, "use_cache": False}
+_ENDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+_GPT2 = {"n_embd": 32, "n_layer": 3, "n_head": 4, "bos_token_id": 1, "eos_token_id": 2, "use_cache": False}
+
+#: Networks that can do without padding: builder, and what a label stands at.
+PADDED: dict[str, tuple[Callable[[], Any], str]] = {
+    "llama": (llama, "words"),
+    "qwen2": (qwen2, "words"),
+    "qwen3": (lambda: small("Qwen3ForCausalLM", head_dim=8, **_GROUPED), "words"),
+    "mistral": (lambda: small("MistralForCausalLM", sliding_window=None, **_GROUPED), "words"),
+    "gemma": (lambda: small("GemmaForCausalLM", head_dim=8, **_GROUPED), "words"),
+    "phi": (lambda: small("PhiForCausalLM", use_cache=False), "words"),
+    "phi3": (lambda: small("Phi3ForCausalLM", use_cache=False, **_ENDS), "words"),
+    "gpt-neox": (gpt_neox, "words"),
+    "gpt2": (lambda: small("GPT2LMHeadModel", **_GPT2), "words"),
+    "opt": (opt, "words"),
+    "granite": (lambda: small("GraniteForCausalLM", **_GROUPED), "words"),
+    "mixtral": (lambda: small("MixtralForCausalLM", num_local_experts=4, sliding_window=None, **_GROUPED), "words"),
+    "llama classifier": (lambda: small("LlamaForSequenceClassification", pad_token_id=0, **_GROUPED), "texts"),
+    "bert": (bert, "words"),
+    "bert classifier": (lambda: small("BertForSequenceClassification"), "texts"),
+    "bert tagger": (lambda: small("BertForTokenClassification", num_labels=5), "tags"),
+    "roberta classifier": (lambda: small("RobertaForSequenceClassification", pad_token_id=0), "texts"),
+    "xlm-roberta tagger": (lambda: small("XLMRobertaForTokenClassification", num_labels=5, pad_token_id=0), "tags"),
+    "distilbert": (distilbert, "words"),
+    "electra classifier": (lambda: small("ElectraForSequenceClassification", embedding_size=32), "texts"),
+}
+
+
+def made_padded(name: str, *, is_left: bool = False) -> tuple[Any, dict[str, Tensor]]:
+    build, labels = PADDED[name]
+    torch.manual_seed(0)
+    network = build()
+    network.train()
+    return network, lengths_batch(labels=labels, is_left=is_left)

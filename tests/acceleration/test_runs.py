@@ -16,6 +16,7 @@ from tests.acceleration.networks import Convolutional, llama
 from trainwright import Trainer, TrainerCallback, TrainingArguments
 from trainwright.config.accelerations import ACCELERATIONS
 from trainwright.engines.torch.acceleration.blocks import CompiledBlocks
+from trainwright.engines.torch.acceleration.call import Call
 from trainwright.engines.torch.acceleration.head import NoLogits
 from trainwright.engines.torch.acceleration.logits import Logits
 from trainwright.engines.torch.acceleration.technique import Situation, Undo
@@ -82,8 +83,12 @@ class Wrong:
     is_visible = True
     is_proven = True
     is_compiled = False
+    pays_on_cpu = False
 
     def why_not(self, situation: Situation) -> str | None:
+        return None
+
+    def why_not_for(self, call: Call) -> str | None:
         return None
 
     def install(self, situation: Situation) -> Undo:

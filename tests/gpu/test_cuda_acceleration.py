@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from tests.acceleration.networks import EVERY, LANGUAGE, llama, made
+from tests.acceleration.networks import EVERY, LANGUAGE, PADDED, llama, made, made_padded
 from tests.acceleration.test_runs import same, told, weights
 from tests.acceleration.test_techniques import situation
 from trainwright import Trainer, TrainingArguments
@@ -19,30 +19,33 @@ from trainwright.engines.torch.acceleration.blocks import CompiledBlocks, compil
 from trainwright.engines.torch.acceleration.call import Call
 from trainwright.engines.torch.acceleration.chunked_loss import linear_cross_entropy
 from trainwright.engines.torch.acceleration.head import NoLogits
+from trainwright.engines.torch.acceleration.padding import NoPadding
 from trainwright.engines.torch.acceleration.proof import Passes, errors, exact_products, nothing_dropped, worst
 from trainwright.engines.torch.acceleration.technique import Technique
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
 
-def check_proven(name: str, technique: Technique) -> None:
+def check_proven(name: str, *techniques: Technique, half: bool = True, padded: bool = False) -> None:
     """By the rule that a training goes by.
 
     T5 in bf16 does not pass compiled, and would be left out; in single precision it does.
     """
-    half = name != "t5"
-    network, batch = made(name)
+    half = half and name != "t5"
+    network, batch = made_padded(name) if padded else made(name)
     network.cuda()
     inputs = {key: value.cuda() for key, value in batch.items()}
     passes = Passes(network, Call((), inputs), lambda: torch.autocast("cuda", torch.bfloat16, enabled=half))
     with nothing_dropped(network), exact_products():
         exact = passes.wide_gradients(torch.float32 if half else torch.float64)
         plain = errors(passes.gradients(), exact)
-        undo = technique.install(situation(network, device=torch.device("cuda"), lengths_vary=True))
+        there = situation(network, device=torch.device("cuda"), lengths_vary=True)
+        undo = [technique.install(there) for technique in techniques]
         try:
             found = worst(errors(passes.gradients(), exact), plain)
         finally:
-            undo()
+            for one in reversed(undo):
+                one()
     assert found.passed, found
 
 
@@ -55,6 +58,18 @@ def test_no_logits(name: str) -> None:
 def test_blocks(name: str) -> None:
     torch.compiler.reset()
     check_proven(name, CompiledBlocks())
+
+
+@pytest.mark.parametrize("half", [True, False])
+@pytest.mark.parametrize("name", PADDED)
+def test_no_padding(name: str, half: bool) -> None:
+    check_proven(name, NoPadding(), half=half, padded=True)
+
+
+@pytest.mark.parametrize("name", ["llama", "bert classifier", "gpt2", "distilbert"])
+def test_no_padding_in_compiled_blocks(name: str) -> None:
+    torch.compiler.reset()
+    check_proven(name, CompiledBlocks(), NoPadding(), padded=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -128,7 +143,8 @@ def test_a_resumed_run_ends_with_the_same_bits(varies: bool, tmp_path: Path) -> 
     torch.compiler.reset()
     whole = trainer(tmp_path / "whole", rows(lengths), max_steps=12, save_strategy="steps", save_steps=5, **options)
     whole.train()
-    assert told(tmp_path / "whole")["used"] == ["blocks", "logits", "clip"]
+    used = ["blocks", "logits", "clip"]
+    assert told(tmp_path / "whole")["used"] == (used + ["padding"] if varies else used)
     torch.compiler.reset()
     again = trainer(tmp_path / "again", rows(lengths), max_steps=12, **options)
     again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-5"))

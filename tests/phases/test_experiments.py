@@ -132,7 +132,7 @@ def test_a_refused_change_leaves_a_finished_run_as_it_is(written: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [6, 12, 20])
+@pytest.mark.parametrize("step", [12, *(pytest.param(step, marks=pytest.mark.full) for step in (6, 20))])
 def test_a_kill_in_any_phase_and_at_the_border_changes_nothing(written: Path, step: int) -> None:
     whole = written.parent / "whole"
     subprocess.run(

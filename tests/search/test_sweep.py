@@ -318,7 +318,13 @@ def killed(where: str, number: int, description: dict[str, Any], tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("where", ["in an epoch", "before it is settled", "while it is chosen"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "before it is settled",
+        *(pytest.param(where, marks=pytest.mark.full) for where in ("in an epoch", "while it is chosen")),
+    ],
+)
 def test_a_kill_changes_nothing(swept: Run, described: Describe, tmp_path: Path, where: str) -> None:
     straight = swept("straight", trials=4, inherit=where == "before it is settled")
     description = described("killed", trials=4, inherit=where == "before it is settled")

@@ -6,4 +6,4 @@ from __future__ import annotations
 ACCELERATION_WORDS = ("auto", "off", "max")
 
 #: Accelerations by name.
-ACCELERATIONS = ("blocks", "logits", "clip")
+ACCELERATIONS = ("blocks", "logits", "clip", "padding")

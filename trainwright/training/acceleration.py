@@ -18,6 +18,7 @@ from trainwright.engines.torch.acceleration.blocks import CompiledBlocks, compil
 from trainwright.engines.torch.acceleration.call import Call
 from trainwright.engines.torch.acceleration.clip import ClipInUpdate
 from trainwright.engines.torch.acceleration.head import NoLogits
+from trainwright.engines.torch.acceleration.padding import NoPadding
 from trainwright.engines.torch.acceleration.technique import Situation, Technique, Undo
 from trainwright.engines.torch.module import main_model
 from trainwright.engines.torch.targets import unwrap
@@ -28,7 +29,9 @@ from trainwright.training.setup import Setup
 
 logger = logging.getLogger("trainwright")
 
-TECHNIQUES: tuple[Technique, ...] = (CompiledBlocks(), NoLogits(), ClipInUpdate())
+TECHNIQUES: tuple[Technique, ...] = (CompiledBlocks(), NoLogits(), ClipInUpdate(), NoPadding())
+
+_BITS_ON_CPU = "on a CPU results would differ in their last bits"
 
 #: Methods whose overrides may look at logits, and events at which callbacks may look at gradients.
 _LOOKING_METHODS = ("compute_loss", "training_step", "_clip_grad_norm", "_get_grad_norm")
@@ -67,7 +70,7 @@ class Acceleration:
         return [technique for technique in TECHNIQUES if technique.name in self.installed]
 
     def close(self) -> None:
-        for name in list(self.installed):
+        for name in reversed(list(self.installed)):
             self.take_out(name)
 
     def as_json(self) -> dict[str, Any]:
@@ -159,7 +162,8 @@ def _why_not(
     if then is not None and technique.name not in then["used"]:
         return "the run has begun without it"
     if technique.changes_bits and situation.device.type == "cpu" and not situation.is_asked_for:
-        return "on a CPU results would differ in their last bits"
+        if not technique.pays_on_cpu or not situation.lengths_vary:
+            return _BITS_ON_CPU
     placed: Any = getattr(situation.network, "hf_device_map", {})
     if len(set(placed.values())) > 1:
         return "device_map puts the network on several devices"
@@ -170,6 +174,22 @@ def _why_not(
     return technique.why_not(situation)
 
 
+def _unfit(candidates: list[Technique], situation: Situation, call: Call) -> dict[str, str]:
+    """Which do not go with the first call, and why."""
+    found = {technique.name: why for technique in candidates if (why := technique.why_not_for(call)) is not None}
+    return {**found, **_not_without_padding(candidates, situation, found)}
+
+
+def _not_without_padding(candidates: list[Technique], situation: Situation, reasons: dict[str, str]) -> dict[str, str]:
+    """On a CPU other bits are worth it only where there is much less to compute."""
+    if situation.device.type != "cpu" or situation.is_asked_for:
+        return {}
+    left = [technique for technique in candidates if technique.name not in reasons and technique.changes_bits]
+    return (
+        {} if any(technique.name == NoPadding.name for technique in left) else {one.name: _BITS_ON_CPU for one in left}
+    )
+
+
 @contextmanager
 def _proving(run: TrainingRun, then: dict[str, Any] | None) -> Iterator[None]:
     """Within it, from the network's first call on, what passed the comparison with the plain way is used."""
@@ -177,18 +197,28 @@ def _proving(run: TrainingRun, then: dict[str, Any] | None) -> Iterator[None]:
     assert found is not None
     setup, situation = run.setup, found.situation
     candidates = [technique for technique in found.used() if technique.is_proven]
-    for technique in candidates:
+    for technique in reversed(candidates):
         found.take_out(technique.name)
     verdicts: list[Verdict] = []
+    is_first = then is None and found.shapes is None
 
     def prove(call: Call) -> None:
         forget_compiled(situation, found.compiled_before)
         # No training yet: whoever reads how fast it goes does not want to find compilers in it.
+        # With several processes only what goes with the batch of each.
+        unfit = _unfit(candidates, situation, call) if is_first else {}
+        for other in setup.backend.gather(unfit):
+            found.left_out.update(other)
+        fit = [technique for technique in candidates if technique.name not in found.left_out]
+        if not fit:
+            verdicts.append(Verdict([], {}))
+            return
         with run.spent.on("begin"):
-            verdict = judge(setup, situation, candidates, call, None if then is None else then["shapes"])
+            verdict = judge(setup, situation, fit, call, None if then is None else then["shapes"])
         # With several processes only what passed in each.
         for other in setup.backend.gather(verdict.reasons):
             verdict.reasons.update(other)
+        verdict.reasons.update(_not_without_padding(fit, situation, verdict.reasons))
         found.adopt(verdict)
         verdicts.append(verdict)
 
@@ -196,7 +226,8 @@ def _proving(run: TrainingRun, then: dict[str, Any] | None) -> Iterator[None]:
         yield
     if not verdicts:
         found.left_out.update(dict.fromkeys((one.name for one in candidates), "the network as a whole is never called"))
-    _tell(run, verdicts[0] if verdicts else None)
+    if found.installed or situation.is_asked_for or not verdicts or verdicts[0].reasons:
+        _tell(run, verdicts[0] if verdicts else None)
 
 
 def _tell(run: TrainingRun, verdict: Verdict | None = None) -> None:

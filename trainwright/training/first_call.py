@@ -156,7 +156,7 @@ class _Plain:
     def of(cls, everything: Passes, setup: Setup) -> _Plain:
         # Two samples, where there are as many: what is compiled for one serves only one.
         for samples in (2, 1):
-            piece = replace(everything, call=everything.call.piece(samples))
+            piece = replace(everything, call=everything.call.shortest_and_longest_first().piece(samples))
             try:
                 with nothing_dropped(everything.network):
                     exact = piece.wide_gradients(wider_than(_format(setup, everything.network)))

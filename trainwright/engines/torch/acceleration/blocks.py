@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainwright.engines.torch.acceleration.call import Call
 from trainwright.engines.torch.acceleration.technique import Situation, Undo
 
 #: Steps x square root of the parameters from which on seconds of compiling are repaid: some 150 steps of 124 million
@@ -73,6 +74,7 @@ class CompiledBlocks:
     is_visible = False
     is_proven = True
     is_compiled = True
+    pays_on_cpu = False
 
     def __init__(self, backend: str = "inductor") -> None:
         self._backend = backend
@@ -88,6 +90,9 @@ class CompiledBlocks:
             return "its blocks are compiled already"
         if not situation.is_asked_for and situation.steps * math.sqrt(situation.parameters) < REPAID_FROM:
             return "the run is too short to repay the time that compiling takes"
+        return None
+
+    def why_not_for(self, call: Call) -> str | None:
         return None
 
     def install(self, situation: Situation) -> Undo:

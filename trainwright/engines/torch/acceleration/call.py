@@ -44,6 +44,20 @@ class Call:
         except ValueError:
             return self
 
+    def shortest_and_longest_first(self) -> Call:
+        """Its samples in another order: with the least and with the most that is no padding in front, if it says so.
+
+        >>> mask = torch.tensor([[1, 1, 0], [1, 0, 0], [1, 1, 1]])
+        >>> Call((), {"attention_mask": mask}).shortest_and_longest_first().kwargs["attention_mask"].tolist()
+        [[1, 0, 0], [1, 1, 1], [1, 1, 0]]
+        """
+        mask = self.kwargs.get("attention_mask")
+        if not isinstance(mask, Tensor) or mask.ndim != 2 or len(mask) != self.rows:
+            return self
+        order = mask.sum(1).argsort(stable=True)
+        order = torch.cat([order[:1], order[1:].flip(0)])
+        return self._with({name: _reordered(value, order) for name, value in self._named().items()})
+
     def repeated(self, times: int) -> Call:
         """The same samples ``times`` times: what is a mean over them, or their sum by a count, stays as it is.
 
@@ -89,6 +103,18 @@ def _repeated(value: Any, rows: int, times: int) -> Any:
         return found if kind is dict else kind(found)
     if isinstance(value, (list, tuple)):
         return rebuilt(value, [_repeated(one, rows, times) for one in value])
+    return value
+
+
+def _reordered(value: Any, order: Tensor) -> Any:
+    if isinstance(value, Tensor):
+        return value[order.to(value.device)] if value.ndim and len(value) == len(order) else value
+    if isinstance(value, Mapping):
+        kind: Any = type(value)
+        found = {name: _reordered(one, order) for name, one in value.items()}
+        return found if kind is dict else kind(found)
+    if isinstance(value, (list, tuple)):
+        return rebuilt(value, [_reordered(one, order) for one in value])
     return value
 
 

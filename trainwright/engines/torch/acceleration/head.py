@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as every_module
 
+from trainwright.engines.torch.acceleration.call import Call
 from trainwright.engines.torch.acceleration.logits import Logits, OutputLayer, output_layer
 from trainwright.engines.torch.acceleration.technique import Situation, Undo
 
@@ -22,6 +23,7 @@ class NoLogits:
     is_visible = True
     is_proven = True
     is_compiled = False
+    pays_on_cpu = True
 
     def why_not(self, situation: Situation) -> str | None:
         head = output_layer(situation.network)
@@ -40,6 +42,9 @@ class NoLogits:
             return "somebody's hook listens to the output layer"
         if head._compiled_call_impl is not None:
             return "the output layer is compiled already"
+        return None
+
+    def why_not_for(self, call: Call) -> str | None:
         return None
 
     def install(self, situation: Situation) -> Undo:

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from trainwright.engines.torch.acceleration.call import Call
+
 #: Takes out what was put in.
 Undo = Callable[[], None]
 
@@ -56,9 +58,15 @@ class Technique(Protocol):
     is_proven: bool
     #: Whether its kernels are made for the shapes that it is first called with.
     is_compiled: bool
+    #: Whether it brings so much on a CPU, too, that last bits may differ there.
+    pays_on_cpu: bool
 
     def why_not(self, situation: Situation) -> str | None:
         """Why it does not go with this training, or None."""
+        ...
+
+    def why_not_for(self, call: Call) -> str | None:
+        """Why it does not go with what the network is first called with, or None."""
         ...
 
     def install(self, situation: Situation) -> Undo:

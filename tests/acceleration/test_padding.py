@@ -1,0 +1,224 @@
+"""Batches of texts without their padding: the same loss and gradients, in many models; and when it is left alone."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.acceleration.networks import PADDED, lengths_batch, llama, made_padded, small
+from tests.acceleration.test_runs import same, told, weights
+from tests.acceleration.test_techniques import check_equal, situation
+from trainwright import Trainer, TrainingArguments
+from trainwright.engines.torch.acceleration import padding
+from trainwright.engines.torch.acceleration.padding import NoPadding
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+@pytest.fixture
+def attended(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens each call of the attention without padding was given."""
+    seen: list[int] = []
+    attend = padding.attend
+
+    def watched(query: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        seen.append(query.shape[2])
+        return attend(query, *args, **kwargs)
+
+    monkeypatch.setattr(padding, "attend", watched)
+    return seen
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_gradients_are_those_of_the_padded_batch(name: str, attended: list[int]) -> None:
+    network, batch = made_padded(name)
+    assert NoPadding().why_not(situation(network, lengths_vary=True)) is None
+    check_equal(network, batch, NoPadding())
+    assert set(attended) == {26}, "as many tokens as there are without padding"
+
+
+@pytest.mark.parametrize("name", ["llama", "opt", "qwen3", "llama classifier"])
+def test_padding_may_stand_in_front(name: str, attended: list[int]) -> None:
+    network, batch = made_padded(name, is_left=True)
+    check_equal(network, batch, NoPadding())
+    assert set(attended) == {26}
+
+
+def test_single_texts_give_what_they_give_together() -> None:
+    """Nobody sees another text: each alone has the same logits as in the row of all."""
+    network, batch = made_padded("llama")
+    network.double()
+    undo = NoPadding().install(situation(network))
+    together = network(**batch).logits
+    undo()
+    for row, length in enumerate((5, 12, 1, 8)):
+        alone = network(input_ids=batch["input_ids"][row : row + 1, :length]).logits
+        torch.testing.assert_close(together[row, :length], alone[0], rtol=1e-10, atol=1e-10)
+
+
+def test_a_batch_that_trains_on_padding_stays_as_it_is(attended: list[int]) -> None:
+    network, batch = made_padded("llama")
+    wrong = {**batch, "labels": torch.where(batch["labels"] == -100, 7, batch["labels"])}
+    plain = network(**wrong).loss
+    undo = NoPadding().install(situation(network))
+    try:
+        assert torch.equal(network(**wrong).loss, plain)
+        assert attended == []
+        assert network(**batch).loss.isfinite()
+        assert attended
+        attended.clear()
+        network.eval()
+        network(**batch)
+        assert attended == []
+    finally:
+        undo()
+
+
+def test_a_copy_of_the_network_is_a_plain_one(attended: list[int]) -> None:
+    network, batch = made_padded("llama")
+    undo = NoPadding().install(situation(network))
+    other = copy.deepcopy(network)
+    expected = other(**batch).loss
+    assert attended == []
+    undo()
+    assert torch.equal(network(**batch).loss, expected)
+    assert network.config._attn_implementation == "sdpa"
+
+
+def reasons() -> dict[str, tuple[Any, dict[str, Any]]]:
+    return {
+        "samples are stacked as they are": (llama, {"lengths_vary": False}),
+        "does not go with fsdp": (llama, {"layout": "fsdp"}),
+        "not a model of transformers": (lambda: nn.TransformerEncoderLayer(8, 2), {}),
+        "attention is not torch's": (lambda: small("LlamaForCausalLM", attn_implementation="eager"), {}),
+        "look only at tokens nearby": (lambda: small("MistralForCausalLM", sliding_window=8), {}),
+        "an encoder and a decoder": (lambda: small("T5ForConditionalGeneration", d_model=32, d_kv=8), {}),
+        "gains nothing on a CPU": (llama, {"is_asked_for": False}),
+    }
+
+
+@pytest.mark.parametrize("why", reasons())
+def test_it_says_why_not(why: str) -> None:
+    build, options = reasons()[why]
+    said = NoPadding().why_not(situation(build(), **{"lengths_vary": True, **options}))
+    assert said is not None
+    assert why in said
+
+
+# ---- in a training
+
+
+def texts(count: int = 48) -> list[dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    lengths = [2 + (number * 37) % 29 for number in range(count)]
+    return [{"input_ids": (ids := torch.randint(3, 96, (n,), generator=generator)), "labels": ids} for n in lengths]
+
+
+def collate(samples: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    ids = [sample["input_ids"] for sample in samples]
+    pad = torch.nn.utils.rnn.pad_sequence
+    return {
+        "input_ids": pad(ids, batch_first=True),
+        "attention_mask": pad([torch.ones_like(one) for one in ids], batch_first=True),
+        "labels": pad(ids, batch_first=True, padding_value=-100),
+    }
+
+
+def seeded(**options: Any) -> Any:
+    torch.manual_seed(0)
+    return llama(**options)
+
+
+def trainer(folder: Path, model: Any = None, data: Any = None, **options: Any) -> Trainer:
+    torch.manual_seed(0)
+    settings: dict[str, Any] = {
+        "max_steps": 6,
+        "per_device_train_batch_size": 4,
+        "save_strategy": "no",
+        "logging_steps": 1,
+        "report_to": [],
+        "disable_tqdm": True,
+        "use_cpu": True,
+    }
+    args = TrainingArguments(str(folder), **{**settings, **options})
+    network = seeded(attention_dropout=0.1) if model is None else model
+    return Trainer(network, args, train_dataset=data or texts(), data_collator=collate)
+
+
+def losses(run: Trainer) -> list[float]:
+    return [entry["loss"] for entry in run.state.log_history if "loss" in entry]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"gradient_checkpointing": True}, {"gradient_accumulation_steps": 2}, {"micro_batch": 2}],
+    ids=["plain", "gradient checkpointing", "accumulation", "micro_batch"],
+)
+def test_a_training_has_the_same_losses(options: dict[str, Any], tmp_path: Path, attended: list[int]) -> None:
+    found = []
+    for wanted in ("off", ["padding"]):
+        run = trainer(tmp_path / str(wanted), seeded(), acceleration=wanted, **options)
+        run.train()
+        found.append(losses(run))
+    assert told(tmp_path / "['padding']")["used"] == ["padding"]
+    assert attended
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+
+def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
+    whole = trainer(tmp_path / "whole", acceleration=["padding"], save_strategy="steps", save_steps=2)
+    whole.train()
+    assert whole.model.config._attn_implementation == "sdpa", "and the model is as it was"
+    saved = json.loads((tmp_path / "whole" / "checkpoint-6" / "config.json").read_text(encoding="utf-8"))
+    assert "trainwright" not in json.dumps(saved)
+    again = trainer(tmp_path / "again", acceleration=["padding"])
+    again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    assert same(weights(again.model), weights(whole.model))
+
+
+class Leaking(nn.Module):
+    """Adds what the row has on average: with padding a text, without it all of them."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        return states + states.mean(1, keepdim=True)
+
+
+def test_a_layer_that_looks_over_all_tokens_is_noticed_before_the_first_step(tmp_path: Path) -> None:
+    model = llama()
+    model.model.layers[1].mlp = nn.Sequential(model.model.layers[1].mlp, Leaking())
+    model.model.layers[2].mlp = nn.Sequential(model.model.layers[2].mlp, Leaking())
+    run = trainer(tmp_path, model, acceleration=["padding"], max_steps=1)
+    run.train()
+    event = told(tmp_path)
+    assert event["used"] == []
+    assert "its gradient of" in event["left_out"]["padding"]
+
+
+def test_by_default_it_is_used_on_a_cpu_where_much_is_padding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(padding, "LEAST_PARAMETERS_ON_CPU", 1000)
+    run = trainer(tmp_path / "padded", llama(), max_steps=padding.LEAST_STEPS_ON_CPU)
+    run.train()
+    event = told(tmp_path / "padded")
+    # Few words: with logits there is nothing to gain.
+    assert event["used"] == ["padding"]
+    even = [{"input_ids": one, "labels": one} for one in torch.randint(3, 96, (16, 9))]
+    found = []
+    for wanted in ("auto", "off"):
+        run = trainer(tmp_path / wanted, seeded(), even, max_steps=padding.LEAST_STEPS_ON_CPU, acceleration=wanted)
+        run.train()
+        found.append(weights(run.model))
+    assert same(*found), "without padding not a bit is another"
+    assert not (tmp_path / "auto" / "events.jsonl").exists(), "and nothing is said"
+
+
+def test_labels_behind_padding_are_training_on_it() -> None:
+    batch = lengths_batch(is_left=True)
+    assert not padding.trains_on_padding(batch["labels"], batch["attention_mask"])
+    first_words = torch.where(batch["attention_mask"].bool(), batch["input_ids"], -100)
+    assert padding.trains_on_padding(first_words, batch["attention_mask"])
