@@ -3,6 +3,7 @@
     python bench/gpu.py                                  every row, trainwright with default arguments
     python bench/gpu.py 124M 1.2B --acceleration off     the same without acceleration
     python bench/gpu.py 1.2B --deterministic             with full_determinism=True
+    python bench/gpu.py 8B-lora --memory-budget 0.5      with less kept for the backward pass
     python bench/gpu.py 124M --library transformers      another library's Trainer
     python bench/gpu.py 124M --library transformers --compile
 
@@ -138,6 +139,8 @@ def measure(name: str, library: str, given: argparse.Namespace) -> dict[str, Any
     options: dict[str, Any] = {} if given.acceleration is None else {"acceleration": given.acceleration}
     if given.compile:
         options["torch_compile"] = True
+    if given.memory_budget is not None:
+        options["memory_budget"] = given.memory_budget
     if given.deterministic:
         options["full_determinism"] = True
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
@@ -174,6 +177,7 @@ def main() -> None:
     parser.add_argument("--acceleration")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--deterministic", action="store_true")
+    parser.add_argument("--memory-budget", type=float)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -40,8 +40,13 @@ class Watched:
     is_proven = True
     is_compiled = False
 
+    pays_on_cpu = False
+
     def __init__(self) -> None:
         self.seen: list[tuple[int, ...]] = []
+
+    def why_not_for(self, call: Call) -> str | None:
+        return None
 
     def why_not(self, situation: Situation) -> str | None:
         return None

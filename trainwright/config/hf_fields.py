@@ -140,6 +140,7 @@ SEQ2SEQ: dict[str, Field] = {
 NATIVE: dict[str, Field] = {
     "micro_batch": Field("acts", "batches run in pieces of this many samples, or of as many as fit"),
     "acceleration": Field("acts", "compiled blocks, losses without logits, clipping in the update; docs/speed.md"),
+    "memory_budget": Field("acts", "how much compiled blocks keep for backward; docs/speed.md"),
     "backend": Field("acts", "one process, or those that torchrun starts; and the precision"),
     "tensor_parallel_size": Field("acts", "layers cut over processes, for models that carry a plan"),
     "max_tokens_per_batch": Field("acts", "batches by token budget"),

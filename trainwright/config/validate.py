@@ -212,6 +212,8 @@ def check_native(args: AllFields) -> None:
         _check_engine_devices(args)
     if is_ours(args, "acceleration"):
         _check_acceleration(args.acceleration)
+    if is_ours(args, "memory_budget") and args.memory_budget is not None:
+        _check_memory_budget(args)
     if is_ours(args, "profile") and args.profile is not None:
         parse_profile(args.profile)
     if is_ours(args, "log_loss_per") and args.log_loss_per is not None:
@@ -245,6 +247,26 @@ def _check_sampling(args: AllFields) -> None:
             value is not None and args.train_sampling_strategy != "balanced",
             f"{name}={value!r} acts with train_sampling_strategy='balanced' alone: set that too, or leave it out.",
         )
+
+
+def _check_memory_budget(args: AllFields) -> None:
+    given = f"memory_budget={args.memory_budget!r}"
+    _refuse(
+        not 0 <= (args.memory_budget or 0.0) <= 1,
+        f"{given} must be from 0 (what is needed in backward is computed again) to 1 (everything is kept).",
+    )
+    _refuse(
+        args.gradient_checkpointing,
+        f"{given} and gradient_checkpointing=True both say what is computed again: leave one of them out.",
+    )
+    _refuse(args.engine != "torch", f"{given} is for engine='torch'; with engine={args.engine!r} leave it out.")
+    _refuse(args.torch_compile, f"{given} is for blocks that acceleration compiles: leave torch_compile=True out.")
+    left_out = args.acceleration == "off" or (isinstance(args.acceleration, list) and "blocks" not in args.acceleration)
+    _refuse(
+        left_out,
+        f'{given} needs compiled blocks, and acceleration={args.acceleration!r} leaves them out: use "auto", "max" or a '
+        'list with "blocks" in it.',
+    )
 
 
 def _check_acceleration(wanted: str | list[str] | None) -> None:

@@ -106,6 +106,7 @@ def accelerate(run: TrainingRun) -> None:
             found.install(technique)
         else:
             found.left_out[technique.name] = why
+    _keep_to_the_budget(found)
     if not is_same_machine and (found.installed or (stored and stored["used"])):
         logger.warning(
             "The run goes on on another device or version of torch: with acceleration its results are not the same to "
@@ -118,6 +119,16 @@ def accelerate(run: TrainingRun) -> None:
         setup.callbacks.add_callback(guard)
     elif found.installed or situation.is_asked_for:
         _tell(run)
+
+
+def _keep_to_the_budget(found: Acceleration) -> None:
+    """Refuse to train with more memory than was allowed."""
+    budget, name = found.situation.memory_budget, CompiledBlocks.name
+    if budget is not None and name not in found.installed:
+        raise ValueError(
+            f"memory_budget={budget} needs compiled blocks, and there are none: {found.left_out.get(name)}. Leave it out; "
+            "gradient_checkpointing=True saves memory in any network."
+        )
 
 
 def _situation(run: TrainingRun) -> Situation:
@@ -137,6 +148,7 @@ def _situation(run: TrainingRun) -> Situation:
         onlookers=_onlookers(setup),
         changes_network=bool(setup.modifiers),
         is_asked_for=wanted == "max" or isinstance(wanted, list),
+        memory_budget=args.memory_budget,
     )
 
 
@@ -162,7 +174,8 @@ def _why_not(
     if then is not None and technique.name not in then["used"]:
         return "the run has begun without it"
     if technique.changes_bits and situation.device.type == "cpu" and not situation.is_asked_for:
-        if not technique.pays_on_cpu or not situation.lengths_vary:
+        pays = technique.pays_on_cpu and situation.lengths_vary
+        if not pays and not (technique.name == CompiledBlocks.name and situation.memory_budget is not None):
             return _BITS_ON_CPU
     placed: Any = getattr(situation.network, "hf_device_map", {})
     if len(set(placed.values())) > 1:
@@ -184,10 +197,8 @@ def _not_without_padding(candidates: list[Technique], situation: Situation, reas
     """On a CPU other bits are worth it only where there is much less to compute."""
     if situation.device.type != "cpu" or situation.is_asked_for:
         return {}
-    left = [technique for technique in candidates if technique.name not in reasons and technique.changes_bits]
-    return (
-        {} if any(technique.name == NoPadding.name for technique in left) else {one.name: _BITS_ON_CPU for one in left}
-    )
+    left = [technique.name for technique in candidates if technique.name not in reasons and technique.pays_on_cpu]
+    return {} if NoPadding.name in left else dict.fromkeys(left, _BITS_ON_CPU)
 
 
 @contextmanager
@@ -204,15 +215,12 @@ def _proving(run: TrainingRun, then: dict[str, Any] | None) -> Iterator[None]:
 
     def prove(call: Call) -> None:
         forget_compiled(situation, found.compiled_before)
-        # No training yet: whoever reads how fast it goes does not want to find compilers in it.
         # With several processes only what goes with the batch of each.
         unfit = _unfit(candidates, situation, call) if is_first else {}
         for other in setup.backend.gather(unfit):
             found.left_out.update(other)
         fit = [technique for technique in candidates if technique.name not in found.left_out]
-        if not fit:
-            verdicts.append(Verdict([], {}))
-            return
+        # No training yet: whoever reads how fast it goes does not want to find compilers in it.
         with run.spent.on("begin"):
             verdict = judge(setup, situation, fit, call, None if then is None else then["shapes"])
         # With several processes only what passed in each.
@@ -220,12 +228,14 @@ def _proving(run: TrainingRun, then: dict[str, Any] | None) -> Iterator[None]:
             verdict.reasons.update(other)
         verdict.reasons.update(_not_without_padding(fit, situation, verdict.reasons))
         found.adopt(verdict)
+        _keep_to_the_budget(found)
         verdicts.append(verdict)
 
     with at_first_call(situation.network, prove):
         yield
     if not verdicts:
         found.left_out.update(dict.fromkeys((one.name for one in candidates), "the network as a whole is never called"))
+        _keep_to_the_budget(found)
     if found.installed or situation.is_asked_for or not verdicts or verdicts[0].reasons:
         _tell(run, verdicts[0] if verdicts else None)
 

@@ -79,6 +79,8 @@ def judge(setup: Setup, situation: Situation, candidates: list[Technique], call:
 
     A run that goes on has been through this: everything is only compiled, for the shapes of ``then``.
     """
+    if not candidates:
+        return Verdict([], {})
     start, most_before = time.perf_counter(), _most_bytes(situation.device)
     random = random_now(setup)
     everything = Passes(situation.network, call, setup.engine.precision.autocast)

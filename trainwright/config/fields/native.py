@@ -15,6 +15,10 @@ class NativeFields:
     """What makes a training faster at the same results: "auto", "off", "max", or names such as ["blocks", "logits"]
     (docs/speed.md)."""
 
+    memory_budget: float | None = None
+    """Share of what compiled blocks would keep for the backward pass that they do keep, from 0 to 1; the rest is
+    computed again. Less memory for more time, with the same gradients (docs/speed.md)."""
+
     backend: str | None = None
     """How the run is spread: "sp" (one process), "ddp", "fsdp", "deepspeed" or the name of a registered strategy, each
     with -amp, -bf16 or -fp16."""

@@ -88,7 +88,11 @@ class CompiledBlocks:
             return "the network has no repeated blocks"
         if any(block._compiled_call_impl is not None for block in repeated_blocks(situation.network)):
             return "its blocks are compiled already"
-        if not situation.is_asked_for and situation.steps * math.sqrt(situation.parameters) < REPAID_FROM:
+        if (
+            situation.memory_budget is None
+            and not situation.is_asked_for
+            and situation.steps * math.sqrt(situation.parameters) < REPAID_FROM
+        ):
             return "the run is too short to repay the time that compiling takes"
         return None
 
@@ -97,7 +101,7 @@ class CompiledBlocks:
 
     def install(self, situation: Situation) -> Undo:
         settings = ExitStack()
-        settings.enter_context(compiler_settings())
+        settings.enter_context(compiler_settings(situation.memory_budget))
         start_compilers(situation.device)
         blocks = repeated_blocks(situation.network)
         for block in blocks:
@@ -125,8 +129,9 @@ def _in_training(block: nn.Module, backend: str, *, dynamic: bool) -> Callable[.
     return call
 
 
-def compiler_settings() -> Any:
+def compiler_settings(memory_budget: float | None = None) -> Any:
     """How everything is compiled here: the same kernels in each run, whatever was seen before."""
+    import torch._functorch.config as functorch
     import torch._dynamo.config as dynamo
     import torch._inductor.config as inductor
     from torch.fx.experimental import _config as symbols
@@ -137,6 +142,7 @@ def compiler_settings() -> Any:
         (dynamo, {"skip_nnmodule_hook_guards": False, "recompile_limit": 32}),
         (inductor, {"deterministic": True}),
         (symbols, {"use_duck_shape": False}),
+        (functorch, {} if memory_budget is None else {"activation_memory_budget": memory_budget}),
     ]
     for config, values in wanted:
         known = {name: value for name, value in values.items() if hasattr(config, name)}

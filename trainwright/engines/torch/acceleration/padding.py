@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainwright.core.main_memory import machine_memory
 from trainwright.engines.torch.acceleration.blocks import repeated_blocks
 from trainwright.engines.torch.acceleration.call import Call
 from trainwright.engines.torch.acceleration.technique import Situation, Undo
@@ -30,6 +31,9 @@ LEAST_PADDING = 0.1
 
 #: Parameters from which on layers cost more than what is done here, on a CPU.
 LEAST_PARAMETERS_ON_CPU = 5_000_000
+
+#: Bytes a parameter that the comparison with the plain way takes on a CPU: it and its gradients in double precision.
+_COMPARED = 24
 
 #: Steps from which on the comparison with the plain way is repaid there.
 LEAST_STEPS_ON_CPU = 50
@@ -126,6 +130,8 @@ class NoPadding:
         if situation.device.type == "cpu" and not situation.is_asked_for:
             if situation.parameters < LEAST_PARAMETERS_ON_CPU:
                 return f"a network of {situation.parameters:,} parameters gains nothing on a CPU"
+            if situation.parameters * _COMPARED > machine_memory() / 2:
+                return "comparing it with the plain way might not fit into memory"
             if situation.steps < LEAST_STEPS_ON_CPU:
                 return "the run is too short to repay the comparison"
         return None

@@ -39,6 +39,9 @@ class Situation:
     #: Somebody asked for this acceleration by name: whether it pays is no question.
     is_asked_for: bool = False
 
+    #: The share of what compiled blocks would keep for backward that they may keep.
+    memory_budget: float | None = None
+
     @property
     def parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.network.parameters())
