@@ -97,7 +97,7 @@ def measure(kind: str, contender: str, given: argparse.Namespace) -> dict[str, A
     library, options = CONTENDERS[contender]
     trainers: Any = importlib.import_module(library)
     samples = 32
-    steps, warm = (20, 6) if given.cpu else (120, 40)
+    steps, warm = (12, 4) if given.cpu else (120, 40)
     data = texts(kind, samples * STEPS_OF_THE_RUN // 10)
     model = build(kind)
     if not given.cpu:
@@ -169,12 +169,14 @@ def main() -> None:
             found = _in_a_process(name, sys.argv[1:])
             if found is not None:
                 results[name].append(found)
+                print(f"    {name}: {found['tokens/s']:,.0f}", flush=True)
     for name, runs in results.items():
         if not runs:
             continue
         middle = {key: statistics.median(one[key] for one in runs) for key in runs[0]}
         print(
-            f"{name:18} {middle['tokens/s']:>9,.0f} useful tokens/s {middle['ms']:8.1f} ms a step  {middle['GB']:.1f} GB  "
+            f"{name:18} {middle['tokens/s']:>9,.0f} useful tokens/s {middle['ms']:8.1f} ms a step  "
+            f"{middle['GB']:.1f} GB  "
             f"first step {runs[0]['first step']:.1f} s, then {runs[-1]['first step']:.1f} s  "
             f"{middle['compiled after step 20']:.0f} compilations after step 20",
             flush=True,

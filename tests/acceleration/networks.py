@@ -248,7 +248,7 @@ def small(model: str, **options: Any) -> Any:
     """A model of transformers by its name, small."""
     import transformers
 
-    config: Any = getattr(transformers, model.split("For")[0].removesuffix("LMHeadModel") + "Config")
+    config: Any = getattr(transformers, model.split("For", maxsplit=1)[0].removesuffix("LMHeadModel") + "Config")
     return getattr(transformers, model)(config(**{**_SMALL, "vocab_size": WORDS, **options}))
 
 

@@ -91,6 +91,27 @@ def test_a_copy_of_the_network_is_a_plain_one(attended: list[int]) -> None:
     assert network.config._attn_implementation == "sdpa"
 
 
+def test_another_network_of_the_same_configuration_is_a_plain_one() -> None:
+    network, batch = made_padded("llama")
+    other = type(network)(network.config).double()
+    plain = other(**batch).loss
+    undo = NoPadding().install(situation(network))
+    torch.testing.assert_close(other(**batch).loss, plain)
+    undo()
+
+
+def test_texts_without_any_token_do_no_harm() -> None:
+    network, batch = made_padded("llama")
+    undo = NoPadding().install(situation(network))
+    batch["attention_mask"][2] = 0
+    batch["labels"][2] = -100
+    assert network(**batch).loss.isfinite()
+    nothing = {**batch, "attention_mask": torch.zeros_like(batch["attention_mask"])}
+    del nothing["labels"]
+    assert network(**nothing).logits.shape == (4, 12, 96)
+    undo()
+
+
 def reasons() -> dict[str, tuple[Any, dict[str, Any]]]:
     return {
         "samples are stacked as they are": (llama, {"lengths_vary": False}),
@@ -99,8 +120,23 @@ def reasons() -> dict[str, tuple[Any, dict[str, Any]]]:
         "attention is not torch's": (lambda: small("LlamaForCausalLM", attn_implementation="eager"), {}),
         "look only at tokens nearby": (lambda: small("MistralForCausalLM", sliding_window=8), {}),
         "an encoder and a decoder": (lambda: small("T5ForConditionalGeneration", d_model=32, d_kv=8), {}),
+        "compiled already": (compiled, {}),
+        "somebody's hook": (listened_to, {}),
         "gains nothing on a CPU": (llama, {"is_asked_for": False}),
     }
+
+
+def compiled() -> Any:
+    network = llama()
+    for layer in network.model.layers:
+        layer.compile(backend="eager")
+    return network
+
+
+def listened_to() -> Any:
+    network = llama()
+    network.model.layers[1].mlp.register_forward_hook(lambda module, args, output: None)
+    return network
 
 
 @pytest.mark.parametrize("why", reasons())
@@ -174,7 +210,8 @@ def test_a_training_has_the_same_losses(options: dict[str, Any], tmp_path: Path,
 def test_a_resumed_run_ends_with_the_same_bits(tmp_path: Path) -> None:
     whole = trainer(tmp_path / "whole", acceleration=["padding"], save_strategy="steps", save_steps=2)
     whole.train()
-    assert whole.model.config._attn_implementation == "sdpa", "and the model is as it was"
+    network: Any = whole.model
+    assert network.config._attn_implementation == "sdpa", "and the model is as it was"
     saved = json.loads((tmp_path / "whole" / "checkpoint-6" / "config.json").read_text(encoding="utf-8"))
     assert "trainwright" not in json.dumps(saved)
     again = trainer(tmp_path / "again", acceleration=["padding"])

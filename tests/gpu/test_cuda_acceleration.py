@@ -163,7 +163,7 @@ def test_a_resumed_run_ends_with_the_same_bits(varies: bool, tmp_path: Path) -> 
     whole = trainer(tmp_path / "whole", rows(lengths), max_steps=12, save_strategy="steps", save_steps=5, **options)
     whole.train()
     used = ["blocks", "logits", "clip"]
-    assert told(tmp_path / "whole")["used"] == (used + ["padding"] if varies else used)
+    assert told(tmp_path / "whole")["used"] == ([*used, "padding"] if varies else used)
     torch.compiler.reset()
     again = trainer(tmp_path / "again", rows(lengths), max_steps=12, **options)
     again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-5"))

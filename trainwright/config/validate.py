@@ -264,8 +264,8 @@ def _check_memory_budget(args: AllFields) -> None:
     left_out = args.acceleration == "off" or (isinstance(args.acceleration, list) and "blocks" not in args.acceleration)
     _refuse(
         left_out,
-        f'{given} needs compiled blocks, and acceleration={args.acceleration!r} leaves them out: use "auto", "max" or a '
-        'list with "blocks" in it.',
+        f"{given} needs compiled blocks, and acceleration={args.acceleration!r} leaves them out: use 'auto', 'max' or "
+        "a list with 'blocks' in it.",
     )
 
 

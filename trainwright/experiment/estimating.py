@@ -96,7 +96,7 @@ def estimate(loaded: Loaded, *, gpus: int = 1, memory: float | None = None) -> P
         {name: list(value.shape) for name, value in _named(batch).items() if isinstance(value, Tensor)},
         _memory_here() if memory is None else int(memory * 2**30),
         gpus,
-        _left_out(loaded),
+        _left_out(loaded, args),
     )
 
 
@@ -153,7 +153,7 @@ def _memory_here() -> int | None:
     return torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else None
 
 
-def _left_out(loaded: Loaded) -> list[str]:
+def _left_out(loaded: Loaded, args: Any) -> list[str]:
     experiment = loaded.experiment
     found = []
     if experiment.recipe is not None:
@@ -162,4 +162,6 @@ def _left_out(loaded: Loaded) -> list[str]:
         found.append("the teacher")
     if "ema" in experiment.callbacks:
         found.append("the averaged copy of the weights (ema)")
+    if args.memory_budget is not None:
+        found.append(f"what memory_budget={args.memory_budget} saves: figures are for everything kept")
     return found

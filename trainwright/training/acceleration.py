@@ -126,8 +126,8 @@ def _keep_to_the_budget(found: Acceleration) -> None:
     budget, name = found.situation.memory_budget, CompiledBlocks.name
     if budget is not None and name not in found.installed:
         raise ValueError(
-            f"memory_budget={budget} needs compiled blocks, and there are none: {found.left_out.get(name)}. Leave it out; "
-            "gradient_checkpointing=True saves memory in any network."
+            f"memory_budget={budget} needs compiled blocks, and there are none: {found.left_out.get(name)}. Leave it "
+            "out; gradient_checkpointing=True saves memory in any network."
         )
 
 

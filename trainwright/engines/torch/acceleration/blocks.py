@@ -86,13 +86,10 @@ class CompiledBlocks:
             return "torch_compile=True compiles the whole network"
         if not repeated_blocks(situation.network):
             return "the network has no repeated blocks"
-        if any(block._compiled_call_impl is not None for block in repeated_blocks(situation.network)):
+        if any(is_compiled_by_others(block) for block in repeated_blocks(situation.network)):
             return "its blocks are compiled already"
-        if (
-            situation.memory_budget is None
-            and not situation.is_asked_for
-            and situation.steps * math.sqrt(situation.parameters) < REPAID_FROM
-        ):
+        is_wanted = situation.is_asked_for or situation.memory_budget is not None
+        if not is_wanted and situation.steps * math.sqrt(situation.parameters) < REPAID_FROM:
             return "the run is too short to repay the time that compiling takes"
         return None
 
@@ -115,6 +112,11 @@ class CompiledBlocks:
         return undo
 
 
+def is_compiled_by_others(module: nn.Module) -> bool:
+    """Whether something stands in place of its own call that was not put there by :class:`CompiledBlocks`."""
+    return module._compiled_call_impl is not None and not hasattr(module._compiled_call_impl, "is_of_compiled_blocks")
+
+
 def _in_training(block: nn.Module, backend: str, *, dynamic: bool) -> Callable[..., Any]:
     """A call of ``block``: compiled where gradients are wanted. Evaluation has shapes of its own and does without.
 
@@ -126,13 +128,14 @@ def _in_training(block: nn.Module, backend: str, *, dynamic: bool) -> Callable[.
         fast = block.training and torch.is_grad_enabled() and not torch.compiler.is_compiling()
         return (compiled if fast else block._call_impl)(*args, **kwargs)
 
+    call.is_of_compiled_blocks = True  # type: ignore[attr-defined]
     return call
 
 
 def compiler_settings(memory_budget: float | None = None) -> Any:
     """How everything is compiled here: the same kernels in each run, whatever was seen before."""
-    import torch._functorch.config as functorch
     import torch._dynamo.config as dynamo
+    import torch._functorch.config as functorch
     import torch._inductor.config as inductor
     from torch.fx.experimental import _config as symbols
 

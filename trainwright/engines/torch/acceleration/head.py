@@ -38,7 +38,7 @@ class NoLogits:
         for name in ("torch_compile", "use_liger_kernel"):
             if name in situation.settings:
                 return f"{name}=True does it another way"
-        if _has_hooks(head):
+        if has_hooks(head):
             return "somebody's hook listens to the output layer"
         if head._compiled_call_impl is not None:
             return "the output layer is compiled already"
@@ -62,7 +62,7 @@ class NoLogits:
 
 
 def _call(head: nn.Linear, *args: Any, **kwargs: Any) -> Tensor:
-    plain = len(args) == 1 and not kwargs and head.training and torch.is_grad_enabled() and not _has_hooks(head)
+    plain = len(args) == 1 and not kwargs and head.training and torch.is_grad_enabled() and not has_hooks(head)
     if not plain or torch.compiler.is_compiling():
         return head._call_impl(*args, **kwargs)
     states: Tensor = args[0]
@@ -71,7 +71,7 @@ def _call(head: nn.Linear, *args: Any, **kwargs: Any) -> Tensor:
     return Logits.of(states, OutputLayer(head.weight, head.bias, dtype))
 
 
-def _has_hooks(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks

@@ -18,10 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from trainwright.core.main_memory import machine_memory
-from trainwright.engines.torch.acceleration.blocks import repeated_blocks
+from trainwright.engines.torch.acceleration.blocks import is_compiled_by_others, repeated_blocks
 from trainwright.engines.torch.acceleration.call import Call
+from trainwright.engines.torch.acceleration.head import has_hooks
 from trainwright.engines.torch.acceleration.technique import Situation, Undo
-from trainwright.engines.torch.acceleration.unpadded_attention import Bounds, attend, find_kernel
+from trainwright.engines.torch.acceleration.unpadded_attention import Bounds, attend, find_kernel, mask_of
 
 #: The name under which transformers finds this attention.
 NAME = "trainwright"
@@ -66,6 +67,10 @@ class Unpadded:
             places = nn.functional.pad(places, (0, spare), value=kept.numel())
             ends = torch.cat([ends, ends[-1:] + spare])
         return cls(Bounds(ends.to(torch.int32), places, kept, is_causal))
+
+    def as_mask(self) -> Tensor:
+        """What says the same to attention over the padded batch."""
+        return mask_of(self.bounds)
 
     def enter(self, states: Tensor) -> Tensor:
         """Samples x positions x ... to one row of tokens: 1 x tokens x ..."""
@@ -156,7 +161,7 @@ class NoPadding:
         assert stack is not None
         installed = _Installed(network)
         for module in network.modules():
-            config = getattr(module, "config", None)
+            config: Any = getattr(module, "config", None)
             if getattr(config, "_attn_implementation", None) == "sdpa" and id(config) not in installed.before:
                 installed.before[id(config)] = (config, config._attn_implementation)
         for key, (config, _) in installed.before.items():
@@ -176,7 +181,7 @@ class NoPadding:
         return undo
 
 
-def _why_not_model(network: nn.Module) -> str | None:
+def _why_not_model(network: Any) -> str | None:
     transformers = sys.modules.get("transformers")
     config: Any = getattr(network, "config", None)
     base = network.get_base_model() if hasattr(network, "peft_config") else network
@@ -192,8 +197,13 @@ def _why_not_model(network: nn.Module) -> str | None:
         return "it leaves out blocks at random"
     if not _looks_everywhere(config):
         return "some of its blocks look only at tokens nearby"
-    if _stack(network) is None:
+    stack = _stack(network)
+    if stack is None:
         return "its blocks are not in one list"
+    if is_compiled_by_others(network) or any(is_compiled_by_others(block) for block in stack):
+        return "it is compiled already"
+    if any(has_hooks(module) for block in stack for module in block.modules()):
+        return "somebody's hook listens to its blocks"
     return None
 
 
@@ -321,7 +331,9 @@ def _mask(*args: Any, **kwargs: Any) -> Any:
     )
     if installed is not None and installed.is_on() and is_plain and fits:
         assert isinstance(kept, Tensor)
-        return Unpadded.of(kept.bool(), is_causal=causal)
+        found = Unpadded.of(kept.bool(), is_causal=causal)
+        if len(found.bounds.places):
+            return found
     return masking_utils.sdpa_mask(*args, **kwargs)
 
 
@@ -339,13 +351,16 @@ def _attention(
     if not isinstance(attention_mask, Bounds):
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+        if isinstance(attention_mask, Unpadded):
+            # Another network with the same configuration, whose blocks know nothing of this.
+            attention_mask = attention_mask.as_mask()
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )
     unknown = [
         name
         for name, given in kwargs.items()
-        if (isinstance(given, Tensor) and name != "position_ids")
+        if (isinstance(given, Tensor) and given.ndim and name != "position_ids")
         or (name in ("softcap", "sliding_window") and given is not None)
     ]
     if unknown:

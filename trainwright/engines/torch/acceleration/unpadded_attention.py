@@ -80,11 +80,6 @@ def _one_by_one(
 def _padded(query: Tensor, key: Tensor, value: Tensor, bounds: Bounds, dropout: float, scaling: float | None) -> Tensor:
     """Samples below each other, padding masked; everything else in a block still does without padding."""
     samples, length = bounds.kept.shape
-    # Whoever has no key at all, as padding before a text in a causal model, looks at itself: no NaN comes of it.
-    itself = torch.eye(length, dtype=torch.bool, device=query.device)
-    mask = bounds.kept[:, None, None, :] | itself
-    if bounds.is_causal:
-        mask = mask & torch.ones_like(itself).tril()
 
     def apart(tensor: Tensor) -> Tensor:
         rows = tensor[0].transpose(0, 1)
@@ -97,13 +92,22 @@ def _padded(query: Tensor, key: Tensor, value: Tensor, bounds: Bounds, dropout: 
         apart(query),
         apart(key),
         apart(value),
-        attn_mask=mask,
+        attn_mask=mask_of(bounds),
         dropout_p=dropout,
         scale=scaling,
         enable_gqa=_is_grouped(query, key),
     )
     found = found.transpose(1, 2).reshape(samples * length, *found.shape[1:2], found.shape[-1])
     return found.index_select(0, bounds.places.clamp(max=samples * length - 1))[None]
+
+
+def mask_of(bounds: Bounds) -> Tensor:
+    """Which places of each text look at which, with texts below each other: samples x 1 x positions x positions."""
+    length = bounds.kept.shape[1]
+    # Whoever has no key at all, as padding before a text in a causal model, looks at itself: no NaN comes of it.
+    itself = torch.eye(length, dtype=torch.bool, device=bounds.kept.device)
+    mask = bounds.kept[:, None, None, :] | itself
+    return mask & torch.ones_like(itself).tril() if bounds.is_causal else mask
 
 
 def _in_one_kernel(query: Tensor, key: Tensor, value: Tensor, bounds: Bounds, scaling: float | None) -> Tensor:
