@@ -58,8 +58,8 @@ class Prepared:
 class TaskKit(Protocol):
     """One task: its defaults, and how it prepares data and model.
 
-    It may say in ``reads`` which of the keys ``text``, ``target``, ``features``, ``max_length``, ``image_size`` and
-    ``augment`` of ``data:`` it reads; the user is told of those that were written and are not among them. With
+    It may say in ``reads`` which of the keys ``text``, ``target``, ``features``, ``max_length``, ``image_size``,
+    ``augment`` and ``train_on`` of ``data:`` it reads; the user is told of those that were written and are not among them. With
     ``reads_files`` true, names of images and sounds in tables are made absolute for it.
     """
 
