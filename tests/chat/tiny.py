@@ -10,7 +10,7 @@ import transformers as tf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 #: How templates write the tokens that steer a chat.
-CONTROL = re.compile(r"<[|｜][^<>|｜\s'\"]{1,60}[|｜]>|</?(?:start|end)_of_\w+>|<\|\w+>|<\w+\|>")
+CONTROL = re.compile(r"<[|\uff5c][^<>|\uff5c\s'\"]{1,60}[|\uff5c]>|</?(?:start|end)_of_\w+>|<\|\w+>|<\w+\|>")
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"

@@ -104,8 +104,8 @@ class DataSection:
     """Longest text, in tokens (causal-lm: length of a block)."""
 
     train_on: str | None = None
-    """chat: what is learned: assistant (all answers, the default), last (the last answer), each (every answer as a sample
-    of its own), or all (everything that is said)."""
+    """chat: what is learned: assistant (all answers, the default), last (the last answer), each (every answer as a
+    sample of its own), or all (everything that is said)."""
 
     image_size: int | None = None
     """Side to which images are scaled where no image processor does it."""

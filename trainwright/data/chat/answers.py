@@ -171,8 +171,8 @@ def _owners(runs: list[list[int]], turns: list[int], begins: dict[int, int | Non
     known = [begin for begin in begins.values() if begin is not None]
     if len(known) != len(turns):
         raise ValueError(
-            f"the template marks {len(runs)} stretches of a conversation with {len(turns)} answers, and which belongs to "
-            "which cannot be told: put one pair of {% generation %} markers around each answer (model.chat_template)."
+            f"the template marks {len(runs)} stretches of a conversation with {len(turns)} answers, and which belongs "
+            "to which cannot be told: put one pair of {% generation %} markers around each (model.chat_template)."
         )
     # A stretch belongs to the last turn that has begun; one that begins a little early, to the nearest.
     return [turns[max(sum(begin <= offsets[run[-1]][1] for begin in known) - 1, 0)] for run in runs]

@@ -42,16 +42,17 @@ def check_batch(batch: Mapping[str, Tensor], tokenizer: Any) -> None:
                 f"A sample begins with {tokenizer.bos_token} twice (double BOS): the chat template writes it, so "
                 "tokenize the rendered text with add_special_tokens=False."
             )
-    _refuse_untrained_ends(tokens, trained, tokenizer)
+    _refuse_untrained_ends(tokens, trained, seen, tokenizer)
 
 
-def _refuse_untrained_ends(tokens: Tensor, trained: Tensor, tokenizer: Any) -> None:
-    """An end token right behind what is trained, in every row: nobody learns to stop."""
+def _refuse_untrained_ends(tokens: Tensor, trained: Tensor, seen: Tensor, tokenizer: Any) -> None:
+    """An end token right behind something trained that has none itself: nobody learns to stop there."""
     stops = torch.tensor(sorted(stop_tokens(tokenizer)), device=tokens.device)
-    is_stop = torch.isin(tokens, stops)
-    if bool((is_stop & trained).any()):
-        return
-    behind = trained[:, :-1] & ~trained[:, 1:] & is_stop[:, 1:]
+    is_stop = torch.isin(tokens, stops) & seen
+    learned = (is_stop & trained)[:, :-1]
+    # Templates write a line break or so behind the end.
+    ended = learned | learned.roll(1, 1) | learned.roll(2, 1)
+    behind = trained[:, :-1] & ~trained[:, 1:] & is_stop[:, 1:] & ~ended
     if not bool(behind.any()):
         return
     end = int(tokens[:, 1:][behind][0])

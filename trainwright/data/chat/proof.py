@@ -11,17 +11,17 @@ from trainwright.data.chat.shapes import Chat
 from trainwright.data.chat.template import OTHER_TEMPLATE, ChatTemplate
 
 #: How templates write tokens that steer a chat.
-_CONTROL = re.compile(r"<[|｜][^<>|｜\s]{1,60}[|｜]>|<(?:start|end)_of_\w+>|</s>|<eos>")
+_CONTROL = re.compile(r"<[|\uff5c][^<>|\uff5c\s]{1,60}[|\uff5c]>|<(?:start|end)_of_\w+>|</s>|<eos>")
 _MARKERS_OUT = "Move the {% generation %} markers of the template (model.chat_template)"
 _LONGEST = 60
 
 
 def stop_tokens(tokenizer: Any) -> set[int]:
-    """Tokens that can end an answer: the special ones, but for those that begin, pad or stand for the unknown."""
+    """Tokens that can end an answer: the special ones, but for those that begin or stand for the unknown."""
     added = getattr(tokenizer, "added_tokens_decoder", None) or {}
     found = {number for number, token in added.items() if getattr(token, "special", False)}
     found |= set(tokenizer.all_special_ids)
-    others = {tokenizer.bos_token_id, tokenizer.unk_token_id, tokenizer.pad_token_id} - {tokenizer.eos_token_id}
+    others = {tokenizer.bos_token_id, tokenizer.unk_token_id} - {tokenizer.eos_token_id}
     return found - others
 
 

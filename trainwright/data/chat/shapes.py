@@ -1,4 +1,4 @@
-"""Rows -> conversations: OpenAI's ``messages``, ShareGPT's ``conversations``, Alpaca's instructions, pairs of columns."""
+"""Rows -> conversations: OpenAI's ``messages``, ShareGPT's ``conversations``, Alpaca's instructions, pairs."""
 
 from __future__ import annotations
 

@@ -59,8 +59,8 @@ class TaskKit(Protocol):
     """One task: its defaults, and how it prepares data and model.
 
     It may say in ``reads`` which of the keys ``text``, ``target``, ``features``, ``max_length``, ``image_size``,
-    ``augment`` and ``train_on`` of ``data:`` it reads; the user is told of those that were written and are not among them. With
-    ``reads_files`` true, names of images and sounds in tables are made absolute for it.
+    ``augment`` and ``train_on`` of ``data:`` it reads; the user is told of those that were written and are not among
+    them. With ``reads_files`` true, names of images and sounds in tables are made absolute for it.
     """
 
     def defaults(self, loaded: Loaded) -> dict[str, Any]:

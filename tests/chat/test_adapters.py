@@ -1,0 +1,74 @@
+"""``adapter:`` in an experiment: trained alone, saved alone, resumed exactly, loaded by PEFT, merged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import peft
+import pytest
+import torch
+import transformers
+from typer.testing import CliRunner
+
+from tests.chat.chats import ONE
+from tests.chat.test_experiments import place, run, weights
+from trainwright import load_experiment
+from trainwright.cli.app import app
+from trainwright.experiment.estimating import estimate
+from trainwright.experiment.running import evaluate
+
+__all__ = ["place"]
+pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+
+
+def logits(model: torch.nn.Module, folder: Path) -> torch.Tensor:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
+    asked = tokenizer.apply_chat_template(ONE, return_tensors="pt", return_dict=True)
+    with torch.inference_mode():
+        return model.eval()(**asked).logits
+
+
+@pytest.mark.parametrize("kind", ["lora", "dora", "rslora"])
+def test_checkpoints_hold_the_adapter_alone_and_peft_and_transformers_read_it(place: Path, kind: str) -> None:
+    done = run(f"adapter={{kind: {kind}, r: 2, dropout: 0.1}}")
+    config = json.loads((done.folder / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"], config["lora_dropout"]) == (2, 4, 0.1)
+    assert (config["use_dora"], config["use_rslora"]) == (kind == "dora", kind == "rslora")
+    for folder in (done.folder, *done.folder.glob("checkpoint-*")):
+        assert not (folder / "model.safetensors").exists()
+        assert all("lora_" in name for name in weights(folder))
+    base = transformers.AutoModelForCausalLM.from_pretrained(str(place / "base"))
+    plain = logits(base, done.folder)
+    adapted = logits(peft.PeftModel.from_pretrained(base, str(done.folder)), done.folder)
+    assert not torch.allclose(plain, adapted, atol=1e-4)
+    assert evaluate(done.folder)["eval_loss"] == pytest.approx(done.metrics["eval_loss"], rel=1e-5)
+    told = CliRunner().invoke(app, ["export", str(done.folder), "--to", "merged", "--output", "merged"])
+    assert told.exit_code == 0, told.output
+    merged = transformers.AutoModelForCausalLM.from_pretrained("merged")
+    assert torch.allclose(logits(merged, place / "merged"), adapted, atol=1e-5)
+
+
+def test_a_run_with_an_adapter_goes_on_to_the_bit(place: Path) -> None:
+    adapter = "adapter={kind: lora, r: 2, dropout: 0.1, targets: [q_proj, v_proj]}"
+    run(adapter, "training.num_train_epochs=1")
+    gone_on, whole = run(adapter).folder, run(adapter, "name=whole").folder
+    assert all(torch.equal(one, weights(whole)[name]) for name, one in weights(gone_on).items())
+
+
+def test_layers_can_be_trained_whole_beside_it(place: Path) -> None:
+    done = run("adapter={r: 2, also_train: [lm_head]}", "training.num_train_epochs=1")
+    assert any("lm_head" in name for name in weights(done.folder))
+
+
+def test_what_is_no_adapter_is_not_merged(place: Path) -> None:
+    done = run("training.num_train_epochs=1")
+    for folder, words in ((done.folder, "a plain model already"), (place / "base", "is no run of an experiment")):
+        told = CliRunner().invoke(app, ["export", str(folder), "--to", "merged"])
+        assert told.exit_code == 2
+        assert words in told.output
+
+
+def test_an_estimate_knows_what_is_trained(place: Path) -> None:
+    plan = estimate(load_experiment("chat.yaml", ["adapter={r: 2}"]))
+    assert 0 < plan.trained < plan.parameters / 4
