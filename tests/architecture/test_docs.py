@@ -125,6 +125,8 @@ MODULES = [
     "config.batch_sizes",
     "core.microbatching",
     "core.module",
+    "data.chat.collator",
+    "data.chat.shapes",
     "data.composing",
     "data.labels",
     "data.curriculum",

@@ -184,7 +184,7 @@ def _message(turn: dict[str, Any]) -> dict[str, Any]:
 def _joined_parts(content: Any) -> str:
     """Text in parts, as one; a part that is no text is refused."""
     parts = content if isinstance(content, list) else [content]
-    kinds = {str(part.get("type", "text")) if isinstance(part, Mapping) else type(part).__name__ for part in parts}
+    kinds = {str(part.get("type", "text")) if isinstance(part, Mapping) else "something unnamed" for part in parts}
     if kinds - {"text"}:
         raise ValueError(f"a message holds {', '.join(sorted(kinds - {'text'}))}; this task reads text alone.")
     return "".join(str(part.get("text", "")) for part in parts)
