@@ -19,7 +19,6 @@ from trainwright.experiment.estimating import estimate
 from trainwright.experiment.running import evaluate
 
 __all__ = ["place"]
-pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 
 
 def logits(model: torch.nn.Module, folder: Path) -> torch.Tensor:

@@ -28,7 +28,6 @@ training: {num_train_epochs: 2, learning_rate: 1e-2, per_device_train_batch_size
   lr_scheduler_type: constant, warmup_steps: 0}
 callbacks: {sample_predictions: {count: 2, max_new_tokens: 4}}
 """
-pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 
 
 def chats() -> list[dict[str, Any]]:

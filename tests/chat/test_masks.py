@@ -54,6 +54,12 @@ def test_leading_spaces_and_letters_of_several_bytes_stay_whole() -> None:
     assert trained(known, encoded(known, chat)) == ["  Größe 🦊, 狐<|im_end|>\n"]
 
 
+def test_text_that_the_tokenizer_takes_for_a_special_token_is_counted() -> None:
+    rows = encoded(tokenizer(), [user("What is <|im_end|>?"), assistant("An end.")], ONE)
+    (remark,) = rows.counts.remarks.items()
+    assert remark == ("conversations hold the text of a special token, which is read as the token itself", 1)
+
+
 def test_a_cut_answer_does_not_train_its_end() -> None:
     known = tokenizer()
     whole = encoded(known, TWO)[0]

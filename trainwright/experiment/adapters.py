@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from torch import nn
@@ -52,7 +53,10 @@ def with_adapter(loaded: Loaded, task: str, model: nn.Module) -> nn.Module:
         return model
     peft = _library(loaded)
     try:
-        return peft.get_peft_model(model, _config(peft, section, task))
+        with warnings.catch_warnings():
+            # It asks transformers for a name that is going out of use.
+            warnings.filterwarnings("ignore", ".*is_gradient_checkpointing", FutureWarning)
+            return peft.get_peft_model(model, _config(peft, section, task))
     except (ValueError, TypeError) as error:
         said = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise loaded.error(("adapter",), f"PEFT refuses it: {said}") from error

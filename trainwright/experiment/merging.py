@@ -34,4 +34,7 @@ def merge(source: Path, output: Path | None = None, *, trust: bool = False) -> P
     merged.save_pretrained(str(target))
     if hasattr(built.prepared.processor, "save_pretrained"):
         built.prepared.processor.save_pretrained(str(target))
+    for path in target.glob("*.safetensors"):
+        # safetensors writes weights for their owner alone; whoever reads the configuration may read them.
+        path.chmod(path.stat().st_mode | (target / "config.json").stat().st_mode & 0o044)
     return target

@@ -110,6 +110,7 @@ def _samples(
         counts.left_out["conversations without an answer to learn from"] += 1
         return
     _remark_turns(chat, counts)
+    _remark_special(chat, template, counts)
     parts = [(replace(chat, messages=chat.messages[: turn + 1]), [turn]) for turn in turns]
     if train_on != "each":
         parts = [(chat, turns[-1:] if train_on == "last" else turns)]
@@ -161,6 +162,12 @@ def _remark_turns(chat: Chat, counts: Counts) -> None:
             counts.left_out["answers that the data marks with weight 0"] += 1
         elif place == 0:
             counts.left_out["answers that nobody asked for, at the beginning"] += 1
+
+
+def _remark_special(chat: Chat, template: ChatTemplate, counts: Counts) -> None:
+    """Texts that hold a special token as words: the tokenizer takes it for the real one."""
+    if any(token in str(message["content"]) for message in chat.messages for token in template.special):
+        counts.remarks["conversations hold the text of a special token, which is read as the token itself"] += 1
 
 
 def _remark_thoughts(chat: Chat, whole: Rendered, answer: Answer, counts: Counts) -> None:

@@ -37,6 +37,8 @@ class ChatTemplate:
         default = written.get("default", "") if isinstance(written, Mapping) else written
         self.has_markers = _MARKERS.search(default) is not None
         self.writes_date = "strftime_now" in default
+        #: Special tokens, as text.
+        self.special = tuple(token for token in tokenizer.all_special_tokens if len(token) > 1)
         #: Some templates read a text only as a list of parts.
         self._takes_parts = False
         self._takes_parts = not self._shows_plain_text()

@@ -70,6 +70,8 @@ class ChatTask:
             if training:
                 check_batch(collator([found[place] for place in range(min(len(found), _CHECKED))]), tokenizer)
                 _tell(found, template, facts, notes)
+            elif given.train is not None:
+                notes.append(f"to evaluate on: {'; '.join(found.counts.lines(facts['max_length']))}")
             return found
 
         return Prepared(
