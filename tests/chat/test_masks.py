@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.chat.chats import ONE, TWO, assistant, encoded, trained, user
-from tests.chat.tiny import CHATML, MARKED, tokenizer
+from tests.chat.tiny import CHATML, MARKED, sentencepiece_like, tokenizer
 from trainwright.data.chat.batch_check import check_batch
 from trainwright.data.chat.collator import ChatCollator
 from trainwright.data.collators_lm import DataCollatorForLanguageModeling
@@ -58,6 +58,29 @@ def test_text_that_the_tokenizer_takes_for_a_special_token_is_counted() -> None:
     rows = encoded(tokenizer(), [user("What is <|im_end|>?"), assistant("An end.")], ONE)
     (remark,) = rows.counts.remarks.items()
     assert remark == ("conversations hold the text of a special token, which is read as the token itself", 1)
+
+
+LLAMA2 = (
+    "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}"
+    "{{ '[INST] ' + message['content'] + ' [/INST]' }}{% else %}{{ ' ' + message['content'] + eos_token }}{% endif %}"
+    "{% endfor %}"
+)
+
+
+def test_spaces_and_bytes_of_tokenizers_like_sentencepiece() -> None:
+    known = sentencepiece_like(LLAMA2)
+    rows = encoded(known, TWO, [user("Grüße?"), assistant("Größe \U0001f98a")])
+    assert [text.strip() for text in trained(known, rows)] == ["In a den.</s>", "In a tree.</s>"]
+    assert [text.strip() for text in trained(known, rows, 1)] == ["Größe \U0001f98a</s>"]
+    # The space in front of "In" is of its token; that in front of "Größe" is joined with the question's "]".
+    assert list(rows.counts.remarks.values()) == [1]
+    assert "begin within a token of the question" in next(iter(rows.counts.remarks))
+
+
+def test_a_tokenizer_that_joins_words_of_the_answer_with_the_question_is_refused() -> None:
+    joined = sentencepiece_like(LLAMA2.replace("' [/INST]'", "''").replace("' ' + message", "message"))
+    with pytest.raises(ValueError, match="the mask is off: message 2 says 'In'"):
+        encoded(joined, [user("I "), assistant("In")])
 
 
 def test_a_cut_answer_does_not_train_its_end() -> None:

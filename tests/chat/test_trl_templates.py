@@ -13,10 +13,11 @@ from tests.chat.tiny import tokenizer
 
 HOME = Path(importlib.util.find_spec("trl").origin).with_name("chat_templates")  # type: ignore[union-attr, arg-type]
 NAMES = sorted(path.stem for path in HOME.glob("*.jinja"))
-#: Templates that give no proof of two plain turns: they render a turn in another way once more follows, mark the header
-#: of an answer, or write no end behind it.
-REFUSED = {
-    *("deepseek_r1_distill", "deepseekv3", "glm4moe", "gptoss", "gptoss_training", "muse_glimmer_training"),
+#: Templates that render the last answer in another way than earlier ones: each answer as a sample of its own is proven.
+LAST_IS_SPECIAL = {"gptoss", "qwen3", "qwen3_5_nothink", "qwen3_5_think", "qwen3_6"}
+#: Templates that ask for an answer in another way than they render it, mark its header, or write no end behind it.
+UNPROVEN = {
+    *("deepseek_r1_distill", "deepseekv3", "glm4moe", "gptoss_training", "muse_glimmer_training"),
     *("nemotron_3_5_lightning", "nemotron_3_nano", "nemotron_3_super", "nemotron_3_ultra"),
 }
 KNOWN: dict[str, Any] = {}
@@ -47,11 +48,10 @@ def test_there_are_dozens() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_two_turns_are_proven_or_refused_in_words(name: str) -> None:
     found = masked(name, TWO)
+    assert isinstance(found, str) == (name in LAST_IS_SPECIAL | UNPROVEN), found
     if isinstance(found, str):
-        assert name in REFUSED or "cannot render" in found or "prefix" in found, found
         assert "model.chat_template" in found
         return
-    assert name not in REFUSED
     assert len(found) == 2
     for text, answer in zip(found, ("Inaden.", "Inatree."), strict=True):
         assert answer in text
@@ -61,11 +61,23 @@ def test_two_turns_are_proven_or_refused_in_words(name: str) -> None:
         assert text.endswith(">")
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) & REFUSED - {"deepseek_r1_distill", "deepseekv3"}))
-def test_refused_templates_say_why(name: str) -> None:
+@pytest.mark.parametrize("name", sorted(UNPROVEN & set(NAMES)))
+def test_refused_templates_say_why_and_are_refused_in_every_way(name: str) -> None:
+    for train_on in ("assistant", "each", "last"):
+        found = masked(name, TWO, train_on=train_on)
+        assert isinstance(found, str)
+        assert any(words in found for words in ("prefix-preserving", "the mask is off", "the end is missing")), found
+
+
+@pytest.mark.parametrize("name", sorted(LAST_IS_SPECIAL & set(NAMES)))
+def test_where_the_last_answer_is_special_each_can_be_a_sample(name: str) -> None:
     found = masked(name, TWO)
     assert isinstance(found, str)
-    assert any(words in found for words in ("prefix-preserving", "the mask is off", "the end is missing")), found
+    assert "data.train_on: each" in found
+    rows = encoded(known(name), TWO, train_on="each")
+    texts = [words_of(trained(known(name), rows, place)) for place in range(2)]
+    assert all(len(parts) == 1 for parts in texts)
+    assert ["Inaden." in texts[0][0], "Inatree." in texts[1][0]] == [True, True]
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if f"{name}_training" in NAMES])

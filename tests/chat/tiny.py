@@ -51,6 +51,28 @@ def tokenizer(template: str | None = CHATML, *, pad: str = "<pad>", control: lis
     return found
 
 
+def sentencepiece_like(template: str) -> Any:
+    """Words with their space in front, and bytes for letters that are not known: as Llama 2 and Mistral have it."""
+    special = ["<unk>", "<s>", "</s>"]
+    pieces = [
+        *special,
+        *(f"<0x{number:02X}>" for number in range(256)),
+        "\u2581",
+        *sorted(set(_TEXT + "INST/[]") - {" ", "\n"}),
+    ]
+    letters = [("\u2581", "I"), ("\u2581I", "n"), ("]", "\u2581")]
+    vocabulary = {piece: place for place, piece in enumerate(dict.fromkeys([*pieces, *map("".join, letters)]))}
+    inner = Tokenizer(models.BPE(vocabulary, letters, byte_fallback=True, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=False)  # type: ignore[assignment]
+    steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    inner.decoder = decoders.Sequence(steps)  # type: ignore[assignment]
+    found = tf.PreTrainedTokenizerFast(
+        tokenizer_object=inner, unk_token="<unk>", bos_token="<s>", eos_token="</s>", model_max_length=512
+    )
+    found.chat_template = template
+    return found
+
+
 def model_folder(folder: Path, template: str | None = CHATML, **options: Any) -> Path:
     """A tiny Llama with its tokenizer, as if it had been downloaded."""
     made = tokenizer(template, **options)

@@ -148,6 +148,7 @@ def _trained(
     for answer in answers:
         prove(template, chat, whole, answer)
         _remark_thoughts(chat, whole, answer, counts)
+        _remark_joined(whole, answer, counts)
     return {place for answer in answers for place in answer.tokens}
 
 
@@ -168,6 +169,13 @@ def _remark_special(chat: Chat, template: ChatTemplate, counts: Counts) -> None:
     """Texts that hold a special token as words: the tokenizer takes it for the real one."""
     if any(token in str(message["content"]) for message in chat.messages for token in template.special):
         counts.remarks["conversations hold the text of a special token, which is read as the token itself"] += 1
+
+
+def _remark_joined(whole: Rendered, answer: Answer, counts: Counts) -> None:
+    """A space of the answer that the tokenizer joins with the question; words would be missing, and are refused."""
+    before = answer.tokens[0] - 1
+    if answer.begins is not None and before >= 0 and whole.offsets[before][1] > answer.begins:
+        counts.remarks["answers begin within a token of the question, which is not trained (a space, say)"] += 1
 
 
 def _remark_thoughts(chat: Chat, whole: Rendered, answer: Answer, counts: Counts) -> None:
