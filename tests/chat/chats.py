@@ -41,7 +41,7 @@ TOOLS = [
 def encoded(tokenizer: Any, *chats: list[dict[str, Any]], tools: Any = None, **options: Any) -> ChatRows:
     """Samples of conversations of one shape."""
     rows = [{"messages": chat, **({"tools": tools} if tools else {})} for chat in chats]
-    return encode_chats(rows, find_shape(list(rows[0]), rows[0]), ChatTemplate(tokenizer), **options)
+    return encode_chats(rows, find_shape(list(rows[0]), rows), ChatTemplate(tokenizer), **options)
 
 
 def trained(tokenizer: Any, rows: ChatRows, place: int = 0) -> list[str]:

@@ -15,6 +15,7 @@ from tests.chat.chats import ONE
 from tests.chat.test_experiments import place, run, weights
 from trainwright import load_experiment
 from trainwright.cli.app import app
+from trainwright.config.errors import ConfigError
 from trainwright.experiment.estimating import estimate
 from trainwright.experiment.running import evaluate
 
@@ -53,6 +54,13 @@ def test_a_run_with_an_adapter_goes_on_to_the_bit(place: Path) -> None:
     run(adapter, "training.num_train_epochs=1")
     gone_on, whole = run(adapter).folder, run(adapter, "name=whole").folder
     assert all(torch.equal(one, weights(whole)[name]) for name, one in weights(gone_on).items())
+
+
+def test_another_adapter_is_another_experiment(place: Path) -> None:
+    run("adapter={r: 2}", "training.num_train_epochs=1")
+    for change in ("adapter={r: 3}", "adapter={r: 2, kind: dora}"):
+        with pytest.raises(ConfigError, match="holds another experiment"):
+            run(change)
 
 
 def test_layers_can_be_trained_whole_beside_it(place: Path) -> None:

@@ -87,6 +87,23 @@ def test_going_on_is_as_if_it_had_never_stopped(place: Path) -> None:
     assert all(torch.equal(one, weights(whole)[name]) for name, one in weights(gone_on).items())
 
 
+@pytest.mark.parametrize(
+    "change",
+    ["data.train_on=last", "data.max_length=32", "adapter={r: 2}", "data.text=messages", "model.chat_template=t"],
+)
+def test_what_would_change_the_samples_or_the_weights_is_another_experiment(place: Path, change: str) -> None:
+    run("training.num_train_epochs=1")
+    (place / "t").write_text(CHATML)
+    with pytest.raises(ConfigError, match="holds another experiment"):
+        run(change)
+
+
+def test_answers_at_evaluations_leave_the_weights_as_they_are(place: Path) -> None:
+    with_answers, without = run().folder, run("callbacks={}", "name=without").folder
+    assert not (without / "samples.jsonl").exists()
+    assert all(torch.equal(one, weights(without)[name]) for name, one in weights(with_answers).items())
+
+
 def test_check_and_look_show_what_is_trained(place: Path) -> None:
     lines = check(load_experiment("chat.yaml")).lines
     assert any("«In a" in text for name, text in lines if name == "data")

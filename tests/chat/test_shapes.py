@@ -14,7 +14,7 @@ SHAREGPT = [{"from": "human", "value": "Where does the fox live?"}, {"from": "gp
 
 
 def chat_of(row: dict[str, Any], **named: Any) -> Any:
-    return find_shape(list(row), row, **named).chat(row)
+    return find_shape(list(row), [dict.fromkeys(row), row], **named).chat(row)
 
 
 @pytest.mark.parametrize(

@@ -67,13 +67,16 @@ class Shape:
 
 
 def find_shape(
-    columns: Sequence[str], row: Mapping[str, Any], text: str | Sequence[str] | None = None, target: str | None = None
+    columns: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    text: str | Sequence[str] | None = None,
+    target: str | None = None,
 ) -> Shape:
-    """The shape of rows with those columns, by the names in use or by ``text`` and ``target``.
+    """The shape of ``rows`` (the first few of a dataset), by the names in use or by ``text`` and ``target``.
 
-    >>> find_shape(["messages"], {"messages": [{"role": "user", "content": "Hi"}]}).said
+    >>> find_shape(["messages"], [{"messages": [{"role": "user", "content": "Hi"}]}]).said
     "OpenAI's shape (role and content): messages"
-    >>> find_shape(["q", "a"], {"q": "Hi", "a": "Hello"}, text="q", target="a").columns
+    >>> find_shape(["q", "a"], [{"q": "Hi", "a": "Hello"}], text="q", target="a").columns
     {'instruction': 'q', 'output': 'a'}
     """
     wanted = [text] if isinstance(text, str) else list(text or ())
@@ -86,7 +89,8 @@ def find_shape(
         names = dict(zip(("instruction", "input"), wanted, strict=False))
         return Shape("alpaca", {**names, "output": target, **beside})
     for name in wanted or [one for one in _LISTS if one in columns]:
-        if (kind := _kind_of_list(row.get(name))) is not None:
+        kinds = (_kind_of_list(row.get(name)) for row in rows)
+        if (kind := next((one for one in kinds if one is not None), None)) is not None:
             return Shape(kind, {"list": name, **beside})
         if wanted:
             raise ValueError(f"{name!r} holds no list of messages; for plain answers, name their column data.target.")

@@ -22,7 +22,7 @@ from trainwright.experiment.tasks.base import Given, Prepared
 from trainwright.experiment.tasks.causal_lm import shifted_losses
 from trainwright.looking.words import shown
 
-_SHOWN, _CHECKED = 2, 8
+_SHOWN, _CHECKED, _READ = 2, 8, 100
 
 
 class ChatTask:
@@ -98,7 +98,9 @@ def _facts(given: Given) -> dict[str, Any]:
     if len(given.train) == 0:
         raise loaded.error(("data", "train"), "it has no rows.")
     try:
-        shape = find_shape(columns_of(given.train), given.train[0], data.text, data.target)
+        # A first row may be empty.
+        begin = [given.train[place] for place in range(min(len(given.train), _READ))]
+        shape = find_shape(columns_of(given.train), begin, data.text, data.target)
     except ValueError as error:
         raise ConfigError(f"{loaded.where(('data',))}: {error}") from error
     used = set(shape.columns.values())
