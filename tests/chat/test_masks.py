@@ -9,8 +9,12 @@ import torch
 
 from tests.chat.chats import ONE, TWO, assistant, encoded, trained, user
 from tests.chat.tiny import CHATML, MARKED, sentencepiece_like, tokenizer
+from trainwright.data.chat.answers import Answer, find_answers, learnable, rendered
 from trainwright.data.chat.batch_check import check_batch
 from trainwright.data.chat.collator import ChatCollator
+from trainwright.data.chat.proof import prove
+from trainwright.data.chat.shapes import Chat
+from trainwright.data.chat.template import ChatTemplate
 from trainwright.data.collators_lm import DataCollatorForLanguageModeling
 
 ENDS = ["In a den.<|im_end|>", "In a tree.<|im_end|>"]
@@ -174,6 +178,32 @@ DROPS = CHATML.replace("message['content']", "message['content'][:4]")
 def test_planted_faults_are_named(template: str | None, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         encoded(tokenizer(template), TWO)
+
+
+@pytest.mark.parametrize("template", [CHATML, MARKED], ids=["prefixes", "markers"])
+def test_a_mask_that_is_wrong_by_one_token_anywhere_is_refused(template: str) -> None:
+    known = tokenizer(template)
+    chat, way = Chat(TWO), ChatTemplate(known)
+    whole = rendered(way, chat)
+    for answer in find_answers(way, chat, whole, learnable(chat)):
+        prove(way, chat, whole, answer)
+        first, last = answer.tokens[0], answer.tokens[-1]
+        wrong = [[place for place in answer.tokens if place != gone] for gone in answer.tokens
+                 if way.decoded([whole.tokens[gone]]).strip()]  # fmt: skip
+        wrong += [
+            [place - 1 for place in answer.tokens],
+            [place + 1 for place in answer.tokens],
+            [first - 1, *answer.tokens],
+        ]
+        if answer.turn == 1 and way.has_markers:
+            header = len(known("<|im_start|>user")["input_ids"]) + 1
+            wrong.append([*answer.tokens, *range(last + 1, last + 1 + header)])
+        assert len(wrong) > 5
+        for places in wrong:
+            with pytest.raises(ValueError, match=r"the mask is off|the end is missing"):
+                prove(
+                    way, chat, whole, Answer(answer.turn, [p for p in places if p < len(whole.tokens)], answer.begins)
+                )
 
 
 def test_a_template_of_another_tokenizer_is_named() -> None:

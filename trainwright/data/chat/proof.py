@@ -12,14 +12,16 @@ from trainwright.data.chat.template import OTHER_TEMPLATE, ChatTemplate
 
 #: How templates write tokens that steer a chat.
 _CONTROL = re.compile(r"<[|\uff5c][^<>|\uff5c\s]{1,60}[|\uff5c]>|<(?:start|end)_of_\w+>|</s>|<eos>")
+_TAG = re.compile(r"<[^<>]+>")
 _MARKERS_OUT = "Move the {% generation %} markers of the template (model.chat_template)"
 _LONGEST = 60
 
 
 def stop_tokens(tokenizer: Any) -> set[int]:
-    """Tokens that can end an answer: the special ones, but for those that begin or stand for the unknown."""
+    """Tokens that can end an answer: special ones and others that steer, but for the beginning and the unknown."""
     added = getattr(tokenizer, "added_tokens_decoder", None) or {}
-    found = {number for number, token in added.items() if getattr(token, "special", False)}
+    # Some tokenizers add <|im_end|> without calling it special.
+    found = {number for number, token in added.items() if token.special or _CONTROL.fullmatch(str(token))}
     found |= set(tokenizer.all_special_ids)
     others = {tokenizer.bos_token_id, tokenizer.unk_token_id} - {tokenizer.eos_token_id}
     return found - others
@@ -43,20 +45,21 @@ def prove(template: ChatTemplate, chat: Chat, whole: Rendered, answer: Answer) -
         raise ValueError(
             f"the mask is all zero for message {number}: no token stands wholly inside the answer. {_MARKERS_OUT}."
         )
-    places = [whole.offsets[place] for place in answer.tokens]
-    first, last = places[0][0], places[-1][1]
-    text = whole.text[first:last]
-    _refuse_early(whole, answer, first, number)
+    text = "".join(whole.text[start:end] for start, end in _stretches(whole, answer.tokens))
+    _refuse_early(whole, answer, number)
     _refuse_missing(chat.messages[answer.turn], text, number)
-    _refuse_other_text(template, whole, answer, number)
+    if template.has_markers:
+        # Prefixes leave no doubt about an end.
+        _refuse_late(template, chat.messages[answer.turn], text, number)
+    _refuse_other_text(template, whole, answer, text, number)
     refuse_no_end(template, whole, answer.tokens, f"message {number}")
 
 
-def _refuse_early(whole: Rendered, answer: Answer, first: int, number: int) -> None:
+def _refuse_early(whole: Rendered, answer: Answer, number: int) -> None:
     if answer.begins is None:
         return
-    early = whole.text[first : answer.begins]
-    if early.strip():
+    early = whole.text[whole.offsets[answer.tokens[0]][0] : answer.begins]
+    if early:
         raise ValueError(
             f"the mask is off: in message {number} it begins with {early[-_LONGEST:]!r}, which the model is given and "
             f"does not write. {_MARKERS_OUT} behind it."
@@ -75,6 +78,21 @@ def _refuse_missing(message: dict[str, Any], text: str, number: int) -> None:
             )
 
 
+def _refuse_late(template: ChatTemplate, message: dict[str, Any], text: str, number: int) -> None:
+    """Words behind the answer; tags there are ends, and what calls of functions look like is the template's affair."""
+    said = _squeezed(str(message["content"]).split("</think>")[-1])
+    if not said or message.get("tool_calls"):
+        return
+    late = _squeezed(text).rpartition(said)[2]
+    for token in template.special:
+        late = late.replace(_squeezed(token), "")
+    if late := _TAG.sub("", late):
+        raise ValueError(
+            f"the mask is off: in message {number} it goes on behind the answer, with {late[:_LONGEST]!r}, which the "
+            f"model does not write. {_MARKERS_OUT} before it."
+        )
+
+
 def _pieces(message: dict[str, Any]) -> Iterator[str]:
     """What must be among the trained text: the words behind the thoughts, and names of functions."""
     words = str(message["content"]).split("</think>")[-1]
@@ -84,9 +102,8 @@ def _pieces(message: dict[str, Any]) -> Iterator[str]:
         yield str(call.get("function", call).get("name", ""))
 
 
-def _refuse_other_text(template: ChatTemplate, whole: Rendered, answer: Answer, number: int) -> None:
+def _refuse_other_text(template: ChatTemplate, whole: Rendered, answer: Answer, text: str, number: int) -> None:
     tokens = [whole.tokens[place] for place in answer.tokens]
-    text = "".join(whole.text[start:end] for start, end in _stretches(whole, answer.tokens))
     found = template.decoded(tokens)
     if _squeezed(found) == _squeezed(text):
         return
@@ -122,12 +139,12 @@ def refuse_no_end(template: ChatTemplate, whole: Rendered, places: list[int], wh
         return
     last = whole.text[: whole.offsets[places[-1]][1]].rstrip()
     written = next((m.group() for m in _CONTROL.finditer(last) if m.end() == len(last)), None)
-    if written is not None:
-        count = len(tokenizer(written, add_special_tokens=False)["input_ids"])
+    made = tokenizer(written or "", add_special_tokens=False)["input_ids"]
+    if written is not None and not (len(made) == 1 and made[0] in stops):
         raise ValueError(
             f"the template is not this tokenizer's: {what} ends with {written}, which the tokenizer does not know as "
-            f"one special token (it makes {count} of it), so the model would not learn to stop. Use the template that "
-            f"came with the model: {OTHER_TEMPLATE}."
+            f"one special token (it makes {len(made)} of it), so the model would not learn to stop. Use the template "
+            f"that came with the model: {OTHER_TEMPLATE}."
         )
     after = whole.tokens[places[-1] + 1] if places[-1] + 1 < len(whole.tokens) else None
     if after in stops and template.has_markers:
