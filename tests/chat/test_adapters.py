@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import peft
 import pytest
@@ -23,7 +24,7 @@ __all__ = ["place"]
 
 
 def logits(model: torch.nn.Module, folder: Path) -> torch.Tensor:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder))
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(str(folder))
     asked = tokenizer.apply_chat_template(ONE, return_tensors="pt", return_dict=True)
     with torch.inference_mode():
         return model.eval()(**asked).logits

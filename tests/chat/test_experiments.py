@@ -71,7 +71,7 @@ def test_it_trains_says_what_it_learns_from_and_keeps_it(place: Path) -> None:
     kept = [json.loads(line) for line in (done.folder / "samples.jsonl").read_text().splitlines()]
     assert {line["step"] for line in kept} == {2, 4}
     # It is told to stop where its answers end.
-    tokenizer = transformers.AutoTokenizer.from_pretrained(str(done.folder))
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(str(done.folder))
     end = tokenizer.convert_tokens_to_ids("<|im_end|>")
     assert end in transformers.GenerationConfig.from_pretrained(str(done.folder)).eos_token_id
     again = evaluate(done.folder)
@@ -140,8 +140,8 @@ def test_a_template_of_ones_own_is_used_and_kept(place: Path) -> None:
     said: list[str] = []
     done = run("model.chat_template=mine.jinja", "training.num_train_epochs=1", said=said)
     assert any("by the template's markers" in line for line in said)
-    saved = transformers.AutoTokenizer.from_pretrained(str(done.folder)).chat_template
-    assert saved == (place / "mine.jinja").read_text()
+    saved: Any = transformers.AutoTokenizer.from_pretrained(str(done.folder))
+    assert saved.chat_template == (place / "mine.jinja").read_text()
     # A run keeps its own.
     (place / "mine.jinja").write_text("something else")
     assert evaluate(done.folder)["eval_loss"] == pytest.approx(done.metrics["eval_loss"], rel=1e-5)
