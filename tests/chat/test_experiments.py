@@ -76,9 +76,6 @@ def test_it_trains_says_what_it_learns_from_and_keeps_it(place: Path) -> None:
     assert end in transformers.GenerationConfig.from_pretrained(str(done.folder)).eos_token_id
     again = evaluate(done.folder)
     assert again["eval_loss"] == pytest.approx(done.metrics["eval_loss"], rel=1e-5)
-    file, count = predict(done.folder, data="chats.jsonl")
-    assert count == len(chats())
-    assert json.loads(file.read_text().splitlines()[0])["perplexity"] > 1
 
 
 def test_going_on_is_as_if_it_had_never_stopped(place: Path) -> None:
@@ -102,6 +99,25 @@ def test_answers_at_evaluations_leave_the_weights_as_they_are(place: Path) -> No
     with_answers, without = run().folder, run("callbacks={}", "name=without").folder
     assert not (without / "samples.jsonl").exists()
     assert all(torch.equal(one, weights(without)[name]) for name, one in weights(with_answers).items())
+
+
+@pytest.mark.parametrize("adapter", ["null", "{r: 2}"])
+def test_predictions_are_answers(place: Path, adapter: str) -> None:
+    folder = run("training.num_train_epochs=40", "training.learning_rate=2e-2", f"adapter={adapter}").folder
+    (place / "asked.jsonl").write_text(
+        json.dumps({"messages": TWO[:1]}) + "\n" + json.dumps({"messages": chats()[0]["messages"]}) + "\n"
+    )
+    file, count = predict(folder, data="asked.jsonl")
+    first, second = (json.loads(line) for line in file.read_text().splitlines())
+    assert (count, first["index"], second["label"]) == (2, 0, "In a den.")
+    assert "label" not in first
+    assert first["prediction"] == second["prediction"] != ""
+    assert first["input"] == {"messages": TWO[:1]}
+    if adapter == "null":
+        assert first["prediction"].startswith("In a")
+    (place / "nothing.jsonl").write_text(json.dumps({"messages": TWO[1:2]}) + "\n")
+    with pytest.raises(ConfigError, match="row 0: there is nothing to answer"):
+        predict(folder, data="nothing.jsonl")
 
 
 def test_check_and_look_show_what_is_trained(place: Path) -> None:

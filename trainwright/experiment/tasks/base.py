@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from torch import nn
 from torch.utils.data import Dataset
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.loading import Loaded
 
 
@@ -47,6 +48,8 @@ class Prepared:
     metrics: Any = None
     preprocess_logits: Any = None
     processor: Any = None
+    #: Rows and the arguments of the run -> a ``prediction`` for each, by a model that writes.
+    answers: Callable[[Any, TrainingArguments], list[dict[str, Any]]] | None = None
     #: Lines for the person who started it.
     notes: list[str] = field(default_factory=list)
     #: The column that evaluation compares with, and prediction does without.

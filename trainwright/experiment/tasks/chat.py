@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded
 from trainwright.data.chat.batch_check import check_batch
@@ -20,6 +21,7 @@ from trainwright.experiment.models import build_pretrained, is_local, limit_leng
 from trainwright.experiment.sources import columns_of, expect_columns, resolve
 from trainwright.experiment.tasks.base import Given, Prepared
 from trainwright.experiment.tasks.causal_lm import shifted_losses
+from trainwright.experiment.tasks.chat_answers import answers_to
 from trainwright.looking.words import shown
 
 _SHOWN, _CHECKED, _READ = 2, 8, 100
@@ -74,7 +76,7 @@ class ChatTask:
                 notes.append(f"to evaluate on: {'; '.join(found.counts.lines(facts['max_length']))}")
             return found
 
-        return Prepared(
+        prepared = Prepared(
             model=model,
             encode=encode,
             encode_train=lambda rows: encode(rows, training=True),
@@ -87,6 +89,16 @@ class ChatTask:
             notes=notes,
             dropped=facts["dropped"],
         )
+        # The model as it is then: an adapter may be around it.
+        prepared.answers = lambda rows, args: _answers(prepared, template, rows, args)
+        return prepared
+
+
+def _answers(prepared: Prepared, template: ChatTemplate, rows: Any, args: TrainingArguments) -> list[dict[str, Any]]:
+    shape = Shape(**prepared.facts["shape"])
+    expect_columns(rows, [name for part, name in shape.columns.items() if part in ("list", "instruction", "input")])
+    size = args.per_device_eval_batch_size
+    return answers_to(prepared.model, template, shape, rows, batch_size=size, device=args.device)
 
 
 def _facts(given: Given) -> dict[str, Any]:
