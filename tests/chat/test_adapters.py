@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,3 +82,17 @@ def test_what_is_no_adapter_is_not_merged(place: Path) -> None:
 def test_an_estimate_knows_what_is_trained(place: Path) -> None:
     plan = estimate(load_experiment("chat.yaml", ["adapter={r: 2}"]))
     assert 0 < plan.trained < plan.parameters / 4
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("parallel", ["{}", "{fsdp: full_shard}"], ids=["ddp", "fsdp2"])
+def test_two_processes_train_the_adapter_that_one_trains(place: Path, parallel: str) -> None:
+    adapter = "adapter={kind: lora, r: 2}"
+    alone = run(adapter, "name=alone", "callbacks={}").folder
+    words = [adapter, "name=both", "callbacks={}", f"parallel={parallel}", "training.per_device_train_batch_size=2"]
+    command = [sys.executable, "-m", "trainwright", "launch", "-N", "2", "--cpu", "chat.yaml", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    both, one = weights(place / "runs/both"), weights(alone)
+    assert both.keys() == one.keys()
+    assert all(torch.allclose(both[name], one[name], atol=1e-5) for name in one)
