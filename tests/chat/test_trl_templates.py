@@ -116,6 +116,16 @@ def test_thoughts_are_learned_where_the_template_writes_them() -> None:
     assert dict(rows.counts.remarks) == {"answers lose their thoughts: the template leaves them out": 1}
 
 
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("qwen3_6_training", "from a tag on that the model is given"), ("deepseekv3_training", "adds it to the prompt")],
+)
+def test_what_differs_when_the_model_is_asked_is_said(name: str, words: str) -> None:
+    (remark,) = encoded(known(name), TWO).counts.remarks.items()
+    assert words in remark[0]
+    assert remark[1] == 2
+
+
 def test_a_template_without_system_turns_says_so() -> None:
     found = masked("gemma", [{"role": "system", "content": "Be brief."}, *ONE])
     assert isinstance(found, str)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainwright.data.chat.shapes import Chat
@@ -22,6 +22,8 @@ class Answer:
     tokens: list[int]
     #: Where a model that is asked begins to write, in characters; None where the template does not let one tell.
     begins: int | None
+    #: Tokens that the template marks and the model is given; they are not trained.
+    given: int = 0
 
 
 @dataclass(frozen=True)
@@ -127,17 +129,21 @@ def _by_markers(template: ChatTemplate, chat: Chat, whole: Rendered, turns: list
     for run, owner in zip(runs, owners, strict=True):
         if owner in found:
             found[owner] += run
-    return [Answer(turn, _without_given(whole, places, begins[turn]), begins[turn]) for turn, places in found.items()]
+    return [_without_given(whole, Answer(turn, places, begins[turn])) for turn, places in found.items()]
 
 
-def _without_given(whole: Rendered, places: list[int], begins: int | None) -> list[int]:
+def _without_given(whole: Rendered, answer: Answer) -> Answer:
     """Without tags at the start that the model is given (an opened thought, say): it does not write them.
 
     Words there are left for the proof, which refuses them.
     """
-    if not places or begins is None or _TAG.sub("", whole.text[whole.offsets[places[0]][0] : begins]).strip():
-        return places
-    return [place for place in places if whole.offsets[place][0] >= begins]
+    if not answer.tokens or answer.begins is None:
+        return answer
+    early = whole.text[whole.offsets[answer.tokens[0]][0] : answer.begins]
+    if _TAG.sub("", early).strip():
+        return answer
+    kept = [place for place in answer.tokens if whole.offsets[place][0] >= answer.begins]
+    return replace(answer, tokens=kept, given=len(answer.tokens) - len(kept))
 
 
 def _assistant_turns(chat: Chat) -> list[int]:

@@ -148,7 +148,7 @@ def _trained(
     for answer in answers:
         prove(template, chat, whole, answer)
         _remark_thoughts(chat, whole, answer, counts)
-        _remark_joined(whole, answer, counts)
+        _remark_beginning(whole, answer, counts)
     return {place for answer in answers for place in answer.tokens}
 
 
@@ -171,10 +171,18 @@ def _remark_special(chat: Chat, template: ChatTemplate, counts: Counts) -> None:
         counts.remarks["conversations hold the text of a special token, which is read as the token itself"] += 1
 
 
-def _remark_joined(whole: Rendered, answer: Answer, counts: Counts) -> None:
-    """A space of the answer that the tokenizer joins with the question; words would be missing, and are refused."""
+def _remark_beginning(whole: Rendered, answer: Answer, counts: Counts) -> None:
+    """What a model that is asked sees otherwise than in training."""
+    if answer.begins is None:
+        counts.remarks[
+            "answers follow on something else when the model is asked: the template adds it to the prompt"
+        ] += 1
+        return
+    if answer.given:
+        counts.remarks["answers are marked from a tag on that the model is given, which is not trained"] += 1
+    # A space that the tokenizer joins with the question; words would be missing, and are refused.
     before = answer.tokens[0] - 1
-    if answer.begins is not None and before >= 0 and whole.offsets[before][1] > answer.begins:
+    if before >= 0 and whole.offsets[before][1] > answer.begins:
         counts.remarks["answers begin within a token of the question, which is not trained (a space, say)"] += 1
 
 
