@@ -50,6 +50,11 @@ def test_checkpoints_hold_the_adapter_alone_and_peft_and_transformers_read_it(pl
     assert told.exit_code == 0, told.output
     merged = transformers.AutoModelForCausalLM.from_pretrained("merged")
     assert torch.allclose(logits(merged, place / "merged"), adapted, atol=1e-5)
+    told = CliRunner().invoke(app, ["export", str(done.folder), "--to", "safetensors"])
+    assert told.exit_code == 2
+    assert "holds an adapter" in told.output
+    told = CliRunner().invoke(app, ["export", "merged", "--to", "safetensors"])
+    assert told.exit_code == 0, told.output
 
 
 def test_a_run_with_an_adapter_goes_on_to_the_bit(place: Path) -> None:
