@@ -84,6 +84,25 @@ def test_going_on_is_as_if_it_had_never_stopped(place: Path) -> None:
     assert all(torch.equal(one, weights(whole)[name]) for name, one in weights(gone_on).items())
 
 
+def test_phases_may_have_conversations_of_their_own(place: Path) -> None:
+    (place / "more.jsonl").write_text(json.dumps({"messages": TWO}) + "\n")
+    said: list[str] = []
+    done = run("phases={first: {epochs: 1}, second: {epochs: 1, data: more.jsonl}}", said=said)
+    assert any(line.startswith("chat: a phase: 1 conversations") for line in said)
+    assert not any("other samples" in line for line in said)
+    assert done.steps == 2 + 1
+
+
+def test_samples_that_changed_since_the_run_began_are_said(place: Path) -> None:
+    run("training.num_train_epochs=1")
+    said: list[str] = []
+    run(said=said)
+    assert not any("other samples" in line for line in said)
+    (place / "base/chat_template.jinja").write_text(MARKED)
+    run("training.num_train_epochs=3", said=said)
+    assert any("these are other samples than those that the run began with" in line for line in said)
+
+
 @pytest.mark.parametrize(
     "change",
     ["data.train_on=last", "data.max_length=32", "adapter={r: 2}", "data.text=messages", "model.chat_template=t"],

@@ -25,6 +25,10 @@ from trainwright.experiment.tasks.chat_answers import answers_to
 from trainwright.looking.words import shown
 
 _SHOWN, _CHECKED, _READ = 2, 8, 100
+_OTHER_SAMPLES = (
+    "these are other samples than those that the run began with: the template writes a date, or the tokenizer or its "
+    "template has changed since. It goes on, but not as it would have without a stop"
+)
 
 
 class ChatTask:
@@ -64,6 +68,8 @@ class ChatTask:
         if template.writes_date:
             notes.append("the template writes today's date into conversations: a run resumed tomorrow reads another")
         collator = ChatCollator(_pad_token(tokenizer))
+        # Those of the run; phases may have others besides.
+        told: list[ChatRows] = []
 
         def encode(rows: Any, *, training: bool = False) -> ChatRows:
             shape = Shape(**facts["shape"])
@@ -71,9 +77,12 @@ class ChatTask:
             found = encode_chats(rows, shape, template, train_on=facts["train_on"], max_length=facts["max_length"])
             if training:
                 check_batch(collator([found[place] for place in range(min(len(found), _CHECKED))]), tokenizer)
+            if training and not told:
+                told.append(found)
                 _tell(found, template, facts, notes)
             elif given.train is not None:
-                notes.append(f"to evaluate on: {'; '.join(found.counts.lines(facts['max_length']))}")
+                what = "a phase" if training else "to evaluate on"
+                notes.append(f"{what}: {'; '.join(found.counts.lines(facts['max_length']))}")
             return found
 
         prepared = Prepared(
@@ -187,6 +196,9 @@ def _stop_at_ends(model: Any, template: ChatTemplate) -> list[str]:
 def _tell(rows: ChatRows, template: ChatTemplate, facts: dict[str, Any], notes: list[str]) -> None:
     """Counts and the first samples, for the person at the terminal and for the run directory."""
     lines = rows.counts.lines(facts["max_length"])
+    before, facts["samples"] = facts.get("samples"), rows.digest()
+    if before is not None and before != facts["samples"]:
+        lines.append(_OTHER_SAMPLES)
     samples = [marked(rows[place], template) for place in range(min(_SHOWN, len(rows)))]
     facts["counts"], facts["first_samples"] = lines, samples
     notes += [*lines, *(f"sample {place}, trained in «»: {shown(text)}" for place, text in enumerate(samples))]
