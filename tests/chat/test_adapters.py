@@ -71,6 +71,13 @@ def test_another_adapter_is_another_experiment(place: Path) -> None:
             run(change)
 
 
+def test_a_missing_peft_is_named_before_any_work(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(ConfigError, match=r"adapters need the package peft: pip install 'trainwright\[lora\]'"):
+        run("adapter=lora")
+    assert not (place / "runs/chat").exists()
+
+
 def test_layers_can_be_trained_whole_beside_it(place: Path) -> None:
     done = run("adapter={r: 2, also_train: [lm_head]}", "training.num_train_epochs=1")
     assert any("lm_head" in name for name in weights(done.folder))
