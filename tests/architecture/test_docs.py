@@ -125,6 +125,8 @@ MODULES = [
     "config.batch_sizes",
     "core.microbatching",
     "core.module",
+    "data.chat.collator",
+    "data.chat.shapes",
     "data.composing",
     "data.labels",
     "data.curriculum",
@@ -266,7 +268,7 @@ def test_code_blocks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 #: Pages that are followed like a person at a shell would: named files are written, commands run, from top to bottom.
-WALKS = ["ensembles.md", "experiments.md", "images-and-sounds.md", "losses.md", "phases.md", "search.md"]
+WALKS = ["chat.md", "ensembles.md", "experiments.md", "images-and-sounds.md", "losses.md", "phases.md", "search.md"]
 
 
 @pytest.mark.full

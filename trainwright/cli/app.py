@@ -47,6 +47,7 @@ class Demo(StrEnum):
 
     digits = "digits"
     lm = "lm"
+    chat = "chat"
 
 
 def main() -> None:
@@ -94,7 +95,11 @@ def _options(
 @app.command()
 def demo(
     which: Annotated[
-        Demo, typer.Argument(metavar="[digits|lm]", help="digits: a small network. lm: a character language model.")
+        Demo,
+        typer.Argument(
+            metavar="[digits|lm|chat]",
+            help="digits: a small network. lm: a character language model. chat: one that learns to answer.",
+        ),
     ] = Demo.digits,
     epochs: Annotated[int | None, typer.Option(min=1, help="Times to go through the data.")] = None,
     output: Annotated[Path | None, typer.Option(help="Run directory.", show_default="runs/demo-digits")] = None,
@@ -139,6 +144,10 @@ def _run_demo(
             from trainwright.demos.digits import run_digits
 
             run_digits(options)
+        elif which is Demo.chat:
+            from trainwright.demos.chat import run_chat
+
+            run_chat(options)
         else:
             from trainwright.demos.charlm import run_lm
 

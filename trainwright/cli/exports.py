@@ -20,12 +20,13 @@ class Format(StrEnum):
     compressed_tensors = "compressed-tensors"
     onnx = "onnx"
     two_of_four = "torch-2:4"
+    merged = "merged"
 
 
 _FORMATS = (
     "hf: a checkpoint that transformers' Trainer resumes from. safetensors: plain weights with exact zeros, masks and "
     "recipe. compressed-tensors: few bits, for vLLM and transformers. onnx: checked in onnxruntime. torch-2:4: which "
-    "layers torch's 2:4 kernels take."
+    "layers torch's 2:4 kernels take. merged: a trained adapter added to its model, as a plain folder of transformers."
 )
 
 
@@ -55,7 +56,11 @@ def export(
         typer.echo(f"Error: {source} is no folder.", err=True)
         raise typer.Exit(BAD_USAGE)
     given = {"--output": output, "--model": model, "--sample": sample, "--scheme": scheme}
-    idle = {Format.hf: ("--model", "--sample", "--scheme"), Format.two_of_four: ("--output", "--sample", "--scheme")}
+    idle = {
+        Format.hf: ("--model", "--sample", "--scheme"),
+        Format.two_of_four: ("--output", "--sample", "--scheme"),
+        Format.merged: ("--model", "--sample", "--scheme"),
+    }
     if unused := [name for name in idle.get(to, ()) if given[name]]:
         typer.echo(f"Error: {unused[0]} has no meaning with --to {to.value}: leave it out.", err=True)
         raise typer.Exit(BAD_USAGE)
@@ -65,6 +70,11 @@ def export(
     try:
         if to is Format.two_of_four:
             _about_two_of_four(source, model, trust)
+            return
+        if to is Format.merged:
+            from trainwright.experiment.merging import merge
+
+            typer.echo(f"The model with its adapter is in {merge(source, output, trust=trust)}.")
             return
         from trainwright.experiment.exporting import export as export_source
 

@@ -121,6 +121,8 @@ _OF_EXPERIMENT = {
     "data.eval_split": Effect.FREE,
     "data.limit_eval": Effect.FREE,
     "data.test": Effect.FREE,
+    "adapter": Effect.EXPERIMENT,
+    "adapter.dropout": Effect.COURSE,
     "trackers": Effect.FREE,
     "callbacks": Effect.COURSE,
     "callbacks.monitor": Effect.FREE,

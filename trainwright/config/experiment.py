@@ -60,6 +60,9 @@ class ModelSection:
     tokenizer: str | None = None
     """Name or folder of the tokenizer or image processor, where it is not the model's own."""
 
+    chat_template: str | None = None
+    """chat: a file with the chat template (Jinja), where the tokenizer has none or another should be used."""
+
     metrics: str | None = None
     """my_file.py:compute_metrics, in place of the task's own metrics."""
 
@@ -99,6 +102,10 @@ class DataSection:
 
     max_length: int | None = None
     """Longest text, in tokens (causal-lm: length of a block)."""
+
+    train_on: str | None = None
+    """chat: what is learned: assistant (all answers, the default), last (the last answer), each (every answer as a
+    sample of its own), or all (everything that is said)."""
 
     image_size: int | None = None
     """Side to which images are scaled where no image processor does it."""
@@ -164,6 +171,29 @@ class SearchSection:
 
     storage: str = "sqlite"
     """How the study is stored: sqlite, or journal (for folders that several machines share)."""
+
+
+@dataclass(kw_only=True)
+class AdapterSection:
+    """Small matrices that are trained in place of the model's own weights (PEFT); checkpoints hold them alone."""
+
+    kind: str = "lora"
+    """lora, dora or rslora."""
+
+    r: int = 16
+    """Rank of the matrices."""
+
+    alpha: float | None = None
+    """What the matrices count, before it is divided by r (rslora: by its root); by default twice r."""
+
+    dropout: float = 0.0
+    """Share of the adapter's inputs that is dropped while it is trained."""
+
+    targets: str | list[str] = "all-linear"
+    """Layers that get them: all-linear (all but the output), names or ends of names, or one regular expression."""
+
+    also_train: list[str] = field(default_factory=list)
+    """Names of layers that are trained and saved whole, such as a new head."""
 
 
 @dataclass(kw_only=True)
@@ -252,6 +282,9 @@ class Experiment:
 
     phases: dict[str, PhaseSection] = field(default_factory=dict)
     """Phases of the training by name, one after the other, each with its epochs, data, rates and trained parameters."""
+
+    adapter: AdapterSection | None = None
+    """Trains an adapter (LoRA, DoRA, rsLoRA) in place of the model's own weights."""
 
     search: SearchSection | None = None
     """Which settings trainwright sweep tries; a training passes it over."""

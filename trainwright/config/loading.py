@@ -13,6 +13,7 @@ from trainwright.config.errors import ConfigError
 from trainwright.config.experiment import (
     ARGUMENT_SECTIONS,
     NAMED_SECTIONS,
+    AdapterSection,
     DataSection,
     EnsembleSection,
     Experiment,
@@ -30,7 +31,12 @@ from trainwright.config.seq2seq import Seq2SeqTrainingArguments
 from trainwright.config.trust import code_references
 from trainwright.config.yaml12 import Document, Place, read_yaml_file
 
-_SECTIONS: dict[str, type] = {"model": ModelSection, "data": DataSection, "search": SearchSection}
+_SECTIONS: dict[str, type] = {
+    "model": ModelSection,
+    "data": DataSection,
+    "adapter": AdapterSection,
+    "search": SearchSection,
+}
 #: Keys of data: that count something.
 _COUNTS = ("max_length", "image_size", "limit_train", "limit_eval")
 

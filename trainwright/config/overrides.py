@@ -10,7 +10,7 @@ from trainwright.config.yaml12 import DEEPEST, Place, read_yaml
 
 COMMAND_LINE = "command line"
 #: Sections that may be written as one word, and the key that it then stands for.
-SHORT_FORMS = {"model": "name", "data": "train"}
+SHORT_FORMS = {"model": "name", "data": "train", "adapter": "kind"}
 #: A key inside a section for which the same holds, where an override gives it another key.
 _SHORT_INSIDE: dict[Place, str] = {("model", "loss"): "name"}
 

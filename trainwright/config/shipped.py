@@ -84,6 +84,7 @@ SHIPPED: dict[str, dict[str, str]] = {
     "task": {
         "text-classification": f"{_TASKS}.text_classification:TextClassification",
         "causal-lm": f"{_TASKS}.causal_lm:CausalLM",
+        "chat": f"{_TASKS}.chat:ChatTask",
         "seq2seq": f"{_TASKS}.seq2seq:Seq2Seq",
         "image-classification": f"{_TASKS}.image_classification:ImageClassification",
         "image-text-classification": f"{_TASKS}.image_text:ImageTextClassification",

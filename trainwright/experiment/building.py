@@ -28,6 +28,7 @@ from trainwright.engines.torch.loss_functions.base import Loss
 from trainwright.engines.torch.loss_functions.choosing import made_loss
 from trainwright.engines.torch.loss_functions.ordinal import OrdinalLoss
 from trainwright.engines.torch.randomness import set_seed
+from trainwright.experiment.adapters import described, refuse_unusable, with_adapter
 from trainwright.experiment.ensembles import make_ensemble, numbered_for_bags, refuse_no_held_out
 from trainwright.experiment.media import with_whole_paths
 from trainwright.experiment.sources import (
@@ -120,6 +121,7 @@ def build(loaded: Loaded, *, facts: dict[str, Any] | None = None, **more: Any) -
     """Everything that training needs; ``more`` are TrainingArguments that the experiment leaves open."""
     if loaded.experiment.data.train is None:
         raise ConfigError(f"{loaded.where(('data', 'train'))}: data.train is missing: what should it learn from?")
+    refuse_unusable(loaded)
     task, args = arguments_for(loaded, **more)
     for line in unused_keys(loaded, task) if rank_from_environment().rank == 0 else []:
         logging.getLogger("trainwright").warning(line)
@@ -142,6 +144,9 @@ def _prepared(task: str, seed: int, given: Given, train: object = None, evaluati
     try:
         kit = task_kit(task)
         prepared = kit.prepare(given)
+        if given.loaded.experiment.adapter is not None:
+            prepared.model = with_adapter(given.loaded, task, prepared.model)
+            prepared.notes.append(described(prepared.model))
         encode = prepared.encode_train or prepared.encode
         prepared.train = None if train is None else numbered_for_bags(given.loaded, encode(train))
         if given.loaded.experiment.model.ensemble is not None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded
 from trainwright.engines.torch.rehearsal.estimate import Estimate, estimate_memory
+from trainwright.experiment.adapters import with_adapter
 from trainwright.experiment.building import _trainer, arguments_for, training_rows, without_training
 from trainwright.experiment.sources import first
 from trainwright.experiment.tasks import task_kit
@@ -110,14 +111,19 @@ def _prepared(task: str, given: Given) -> Prepared:
     kit = task_kit(task)
     try:
         with torch.device("meta"):
-            return kit.prepare(given)
+            return _with_adapter(kit.prepare(given), task, given.loaded)
     except ConfigError:
         raise
     except (RuntimeError, NotImplementedError):
         # Some constructors look at numbers they just made: such a model is made for real.
-        return kit.prepare(given)
+        return _with_adapter(kit.prepare(given), task, given.loaded)
     except ValueError as error:
         raise ConfigError(f"{given.loaded.where(('data',))}: {error}") from error
+
+
+def _with_adapter(prepared: Prepared, task: str, loaded: Loaded) -> Prepared:
+    prepared.model = with_adapter(loaded, task, prepared.model)
+    return prepared
 
 
 def _batch(trainer: Trainer) -> Any:

@@ -145,6 +145,11 @@ def _loaded(model: nn.Module, weights: Path) -> Trained:
 def _of_experiment(run: Path, weights: Path, trust: bool) -> Trained:
     loaded = load_stored(run, [], trust=trust)
     refuse_masked(loaded, "model", "data")
+    if loaded.experiment.adapter is not None:
+        raise ConfigError(
+            f"{run} holds an adapter: trainwright export {run} --to merged makes a whole model of it, which can be "
+            "exported further."
+        )
     built = build_trained(loaded, weights, stored_facts(run))
     model = built.prepared.model
     train, evaluation = training_rows(built.loaded, built.args)

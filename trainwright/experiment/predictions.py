@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from trainwright.config.errors import ConfigError
+from trainwright.experiment.building import Built
 from trainwright.experiment.sources import columns_of
 from trainwright.experiment.tasks.base import Prepared
 
@@ -36,6 +38,36 @@ def prediction_rows(prepared: Prepared, rows: Any, encoded: Any, predictions: An
             before["label"] = labels[number]
         found[number] = plain({**before, **one})
     return found
+
+
+def written_rows(built: Built, rows: Any) -> list[dict[str, Any]]:
+    """One dict for each row with what the model writes: ``index``, ``input``, ``label`` where there is one."""
+    assert built.prepared.answers is not None
+    try:
+        written = built.prepared.answers(rows, built.args)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    inputs = _inputs(rows, built.prepared, len(written)) or [None] * len(written)
+    pairs = enumerate(zip(inputs, written, strict=True))
+    return [plain({"index": place, **({"input": row} if row else {}), **one}) for place, (row, one) in pairs]
+
+
+def computed_rows(built: Built, rows: Any) -> list[dict[str, Any]]:
+    """Predictions for rows by computing outputs of each; see ``prediction_rows``."""
+    wanted, found = built.prepared.target, rows
+    if wanted in columns_of(found) and hasattr(found, "remove_columns"):
+        # Nothing is compared: labels that are missing or new do not matter.
+        found = found.remove_columns(wanted)
+    encoded = encoded_rows(built, found)
+    return prediction_rows(built.prepared, rows, encoded, built.trainer.predict(encoded).predictions)
+
+
+def encoded_rows(built: Built, rows: object) -> Any:
+    """What the model takes of ``rows``; ConfigError where they are not of its kind."""
+    try:
+        return built.prepared.encode(rows)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _is_row_for_row(rows: Any, encoded: Any) -> bool:

@@ -32,7 +32,7 @@ from trainwright.experiment.building import (
 )
 from trainwright.experiment.ensembles import settle_ensemble
 from trainwright.experiment.prediction_files import refuse_output, write_rows
-from trainwright.experiment.predictions import prediction_rows
+from trainwright.experiment.predictions import computed_rows, encoded_rows, written_rows
 from trainwright.experiment.rerun import (
     ANEW,
     ExperimentRecord,
@@ -338,7 +338,7 @@ def evaluate(
     wanted = built.prepared.target
     if wanted is not None and wanted not in columns_of(rows):
         raise ConfigError(f"The data has no column {wanted!r} to compare with; predict does without one.")
-    found = built.trainer.evaluate(_encoded(built, rows), metric_key_prefix="eval")
+    found = built.trainer.evaluate(encoded_rows(built, rows), metric_key_prefix="eval")
     metrics = {name: value for name, value in found.items() if name != "epoch"}
     try:
         built.trainer.save_metrics("eval", metrics, combined=False)
@@ -364,13 +364,8 @@ def predict(
         refuse_output(output)
     built, folder = _open(target, checkpoint, overrides or [], trust)
     path = output or folder / "predictions.jsonl"
-    found = rows = _new_data(built, data)
-    wanted = built.prepared.target
-    if wanted in columns_of(found) and hasattr(found, "remove_columns"):
-        # Nothing is compared: labels that are missing or new do not matter.
-        found = found.remove_columns(wanted)
-    encoded = _encoded(built, found)
-    predicted = prediction_rows(built.prepared, rows, encoded, built.trainer.predict(encoded).predictions)
+    rows = _new_data(built, data)
+    predicted = written_rows(built, rows) if built.prepared.answers is not None else computed_rows(built, rows)
     if rank_from_environment().rank == 0:
         write_rows(path, predicted, is_ours=output is None)
     return path, len(predicted)
@@ -389,10 +384,3 @@ def _new_data(built: Built, name: str | None) -> Any:
             "There is no data to evaluate on: add --data FILE, or data.test or data.eval to the experiment."
         )
     return evaluation
-
-
-def _encoded(built: Built, rows: object) -> Any:
-    try:
-        return built.prepared.encode(rows)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error

@@ -10,6 +10,7 @@ from trainwright.config.coerce import NAMES
 from trainwright.config.experiment import (
     ARGUMENT_SECTIONS,
     NAMED_SECTIONS,
+    AdapterSection,
     DataSection,
     EnsembleSection,
     Experiment,
@@ -39,7 +40,10 @@ def experiment_schema() -> dict[str, Any]:
             _complete(definitions[kind.__name__]["properties"][name], name)
         word = {"type": "string", "description": "Short for the section with only its name."}
         schema["properties"][section] = {"anyOf": [{"$ref": f"#/$defs/{kind.__name__}"}, word]}
-    for section in (EnsembleSection, SearchSection, PhaseSection):
+    for section, key in (("adapter", "kind"),):
+        word = {"type": "string", "description": f"Short for the section with only its {key}."}
+        schema["properties"][section]["anyOf"].insert(1, word)
+    for section in (EnsembleSection, SearchSection, PhaseSection, AdapterSection):
         _describe(definitions[section.__name__], field_texts(section))
     _describe(schema, field_texts(Experiment))
     arguments = _argument_schemas(definitions)

@@ -35,7 +35,7 @@ def resolved(loaded: Loaded) -> dict[str, Any]:
     """The experiment as plain data that means the same from anywhere: paths are absolute, defaults left out."""
     sections = {one.name: _said(getattr(loaded.experiment, one.name)) for one in dataclasses.fields(loaded.experiment)}
     model, data = sections["model"], sections["data"]
-    for key in ("name", "tokenizer", "metrics"):
+    for key in ("name", "tokenizer", "metrics", "chat_template"):
         if key in model:
             model[key] = resolve(loaded, ("model", key), model[key])
     if "ensemble" in model:

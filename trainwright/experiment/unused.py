@@ -12,7 +12,7 @@ from trainwright.experiment.sources import BUILT_IN
 from trainwright.experiment.tasks import task_kit
 
 #: Keys of data: that only some tasks read.
-_OF_SOME_TASKS = ("text", "target", "features", "max_length", "image_size", "augment")
+_OF_SOME_TASKS = ("text", "target", "features", "max_length", "image_size", "augment", "train_on")
 _SPLITS = ("train_split", "eval_split")
 
 
@@ -39,6 +39,8 @@ def unused_keys(loaded: Loaded, task: str) -> list[str]:
     if is_local(loaded):
         found += [(("model", "tokenizer"), "this model has none")] if model.tokenizer else []
         found += [] if model.pretrained else [(("model", "pretrained"), "this model always starts from new weights")]
+    if model.chat_template is not None and task != "chat":
+        found.append((("model", "chat_template"), f"the task {task} has no use for it"))
     if loaded.experiment.search is not None:
         found.append((("search",), "this is one training; trainwright sweep makes many"))
     return [f"{loaded.where(place)}: {'.'.join(place)} does nothing: {why}." for place, why in found]

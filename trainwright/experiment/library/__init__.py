@@ -10,17 +10,28 @@ from trainwright.config.extras import install, is_installed, pip_name
 from trainwright.config.registry import suggestion
 
 _HOME = Path(__file__).parent
+#: Conversations about animals, written for this project.
+CHATS = _HOME / "chats.jsonl"
 SCHEMA = "experiment.schema.json"
 _TEXTS = ("transformers", "datasets")
 #: Optional packages that an experiment needs.
 _NEEDS: dict[str, tuple[str, ...]] = {
+    "chat": ("transformers",),
     "image-folder": (*_TEXTS, "PIL"),
     "language-model": _TEXTS,
     "summaries": _TEXTS,
     "text-classification": _TEXTS,
 }
 #: Files that an experiment needs beside it.
-_COMPANIONS = {"table": ["table.csv"], "own-module": ["own_module.py"]}
+_COMPANIONS = {
+    "chat": [
+        "chats.jsonl",
+        *(f"tiny-chat/{name}" for name in ("config.json", "tokenizer.json", "tokenizer_config.json")),
+        "tiny-chat/chat_template.jinja",
+    ],
+    "table": ["table.csv"],
+    "own-module": ["own_module.py"],
+}
 
 
 def descriptions() -> dict[str, str]:
@@ -59,8 +70,8 @@ def hand_over(name: str, target: Path) -> list[Path]:
     if not (folder / SCHEMA).exists():
         copies[folder / SCHEMA] = SCHEMA
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for path, source in copies.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(_HOME / source, path)
     except OSError as error:
         raise ConfigError(f"{target} cannot be written: {error.strerror}.") from None

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from torch import nn
 from torch.utils.data import Dataset
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.loading import Loaded
 
 
@@ -47,6 +48,8 @@ class Prepared:
     metrics: Any = None
     preprocess_logits: Any = None
     processor: Any = None
+    #: Rows and the arguments of the run -> a ``prediction`` for each, by a model that writes.
+    answers: Callable[[Any, TrainingArguments], list[dict[str, Any]]] | None = None
     #: Lines for the person who started it.
     notes: list[str] = field(default_factory=list)
     #: The column that evaluation compares with, and prediction does without.
@@ -58,9 +61,9 @@ class Prepared:
 class TaskKit(Protocol):
     """One task: its defaults, and how it prepares data and model.
 
-    It may say in ``reads`` which of the keys ``text``, ``target``, ``features``, ``max_length``, ``image_size`` and
-    ``augment`` of ``data:`` it reads; the user is told of those that were written and are not among them. With
-    ``reads_files`` true, names of images and sounds in tables are made absolute for it.
+    It may say in ``reads`` which of the keys ``text``, ``target``, ``features``, ``max_length``, ``image_size``,
+    ``augment`` and ``train_on`` of ``data:`` it reads; the user is told of those that were written and are not among
+    them. With ``reads_files`` true, names of images and sounds in tables are made absolute for it.
     """
 
     def defaults(self, loaded: Loaded) -> dict[str, Any]:

@@ -1,0 +1,77 @@
+"""Conversations in the shapes that people keep them in."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.chat.chats import ONE
+from trainwright.data.chat.shapes import find_shape
+
+SHAREGPT = [{"from": "human", "value": "Where does the fox live?"}, {"from": "gpt", "value": "In a den."}]
+
+
+def chat_of(row: dict[str, Any], **named: Any) -> Any:
+    return find_shape(list(row), [dict.fromkeys(row), row], **named).chat(row)
+
+
+@pytest.mark.parametrize(
+    ("row", "named"),
+    [
+        ({"messages": ONE}, {}),
+        ({"id": 3, "dialogue": ONE}, {}),
+        ({"talk": ONE}, {"text": "talk"}),
+        ({"messages": json.dumps(ONE)}, {}),
+        ({"conversations": SHAREGPT}, {}),
+        ({"instruction": "Where does the fox live?", "input": "", "output": "In a den."}, {}),
+        ({"question": "Where does the fox live?", "answer": "In a den."}, {}),
+        ({"q": "Where does the fox live?", "a": "In a den."}, {"text": "q", "target": "a"}),
+        ({"messages": [{**turn, "tool_calls": None} for turn in ONE]}, {}),
+        ({"messages": [{**turn, "content": [{"type": "text", "text": turn["content"]}]} for turn in ONE]}, {}),
+    ],
+)
+def test_every_shape_gives_the_same_conversation(row: dict[str, Any], named: Any) -> None:
+    assert chat_of(row, **named).messages == ONE
+
+
+def test_an_instruction_and_its_input_are_one_question() -> None:
+    chat = chat_of({"instruction": "Add.", "input": "1 2", "output": "3", "system": "Be brief."})
+    assert [turn["content"] for turn in chat.messages] == ["Be brief.", "Add.\n\n1 2", "3"]
+
+
+def test_calls_of_functions_are_read_in_both_shapes() -> None:
+    call = {"name": "look_up", "arguments": {"animal": "fox"}}
+    openai = {"messages": [{"role": "assistant", "content": None, "tool_calls": [
+        {"type": "function", "function": {**call, "arguments": json.dumps(call["arguments"])}}]}]}  # fmt: skip
+    sharegpt = {"conversations": [{"from": "function_call", "value": json.dumps(call)}], "tools": json.dumps([call])}
+    for row in (openai, sharegpt):
+        (turn,) = chat_of(row).messages
+        assert turn["tool_calls"][0]["function"] == call
+        assert turn["content"] == ""
+    assert chat_of(sharegpt).tools == [call]
+
+
+def test_a_weight_of_zero_leaves_an_answer_out() -> None:
+    chat = chat_of({"messages": [ONE[0], {**ONE[1], "weight": 0}]})
+    assert chat.left_out == {1}
+    assert chat.messages == ONE
+
+
+@pytest.mark.parametrize(
+    ("row", "named", "words"),
+    [
+        ({"words": "x"}, {}, "which column holds the conversations"),
+        ({"words": "x"}, {"text": "talk"}, "there is no column 'talk'; there are words"),
+        ({"words": "x"}, {"text": "words"}, "data.target"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, {}, "no role 'robot'"),
+        ({"conversations": [{"from": "robot", "value": "x"}]}, {}, "nobody knows the speaker 'robot'"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, {}, "holds image; this task reads text"),
+        ({"messages": [ONE[0], {**ONE[1], "weight": 0.5}]}, {}, "nothing lies between"),
+        ({"conversations": [{"from": "function_call", "value": "no"}]}, {}, "a name and arguments"),
+    ],
+)
+def test_what_cannot_be_read_is_said(row: dict[str, Any], named: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        chat_of(row, **named)
