@@ -24,6 +24,7 @@ from trainwright.config.fields import AllFields
 from trainwright.config.fields.distributed import DistributedFields
 from trainwright.config.fields.saving import SavingFields
 from trainwright.config.fields.survival import SurvivalFields
+from trainwright.config.keywords import hint_for
 from trainwright.config.overrides import COMMAND_LINE, SHORT_FORMS, parse_overrides, put_value
 from trainwright.config.registry import check_name, split_reference, suggestion
 from trainwright.config.seq2seq import Seq2SeqTrainingArguments
@@ -258,7 +259,7 @@ def _refuse_unknown_arguments(loaded: Loaded, data: dict[str, Any], section: str
     known = argument_names(section)
     for key in data:
         if key not in known:
-            elsewhere = " (it belongs under training:)" if key in argument_names() else suggestion(key, known)
+            elsewhere = " (it belongs under training:)" if key in argument_names() else hint_for(key, known)
             raise loaded.error((section, key), f"there is no such argument{elsewhere}.")
 
 
