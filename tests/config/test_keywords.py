@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,7 @@ def test_a_subclass_may_take_more() -> None:
         ({"max_steps": -5}, "give a positive number of steps"),
     ],
 )
-def test_a_value_that_cannot_be_meant_is_a_value_error(given: dict[str, object], hint: str) -> None:
+def test_a_value_that_cannot_be_meant_is_a_value_error(given: dict[str, Any], hint: str) -> None:
     with pytest.raises(ValueError, match=next(iter(given))) as error:
         TrainingArguments("out", **given)
     assert hint in str(error.value)

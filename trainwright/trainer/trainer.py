@@ -19,7 +19,7 @@ from trainwright.checkpoint.delivery import delivery_to
 from trainwright.config import TrainingArguments, adopt_arguments, check_device
 from trainwright.config.fields import AllFields
 from trainwright.config.keywords import suggests_keywords
-from trainwright.config.run_directory import run_directory
+from trainwright.config.run_directory import make_run_directory
 from trainwright.core.backend import Backend
 from trainwright.core.checkpointer import Checkpointer
 from trainwright.core.phases import Phase
@@ -142,7 +142,7 @@ class Trainer(Methods):
         if given.push_to_hub:
             self.init_hf_repo()
         if given.should_save:
-            run_directory(given).mkdir(parents=True, exist_ok=True)
+            make_run_directory(given)
         setup.fire("on_init_end")
         setup.memory.stop("init")
 
