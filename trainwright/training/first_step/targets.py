@@ -20,8 +20,6 @@ logger = logging.getLogger("trainwright")
 
 #: transformers' classifiers, by the end of their names, whose labels are compared with ``config.num_labels`` classes.
 _CLASSIFIERS = tuple(f"For{what}Classification" for what in ("Sequence", "Token", "Image", "Audio", "Video"))
-#: Errors that a GPU has before anybody can say where: looked into by what the batch holds.
-_ON_THE_DEVICE = getattr(torch, "AcceleratorError", ())
 
 
 def refuse_impossible_labels(setup: Setup, batches: list[Any]) -> None:
@@ -69,8 +67,6 @@ def explain_labels(scene: Scene) -> str | None:
     here = scene.within(F.binary_cross_entropy_with_logits, F.mse_loss, F.binary_cross_entropy)
     if here is not None and isinstance(here.get("target"), Tensor) and here["target"].shape != here["input"].shape:
         return _numbers_for(scene, here["input"], here["target"])
-    if isinstance(scene.error, _ON_THE_DEVICE):
-        return _on_the_device(scene)
     return None
 
 
@@ -141,8 +137,10 @@ def _original(scene: Scene, labels: Tensor) -> Tensor:
     return next((given for _, given in scene.labels() if given.numel() == labels.numel()), labels)
 
 
-def _on_the_device(scene: Scene) -> str | None:
-    """A GPU only says that something was out of range; its memory cannot be asked any more."""
+def explain_labels_on_a_device(scene: Scene) -> str | None:
+    """A GPU fails some kernels after a label without a class, and not in words about it; nor can it be asked then."""
+    if scene.setup.args.device.type == "cpu" or not isinstance(scene.error, RuntimeError):
+        return None
     classes = _classes_in_config(scene.network)
     if classes is None:
         linear = [module for module in scene.network.modules() if isinstance(module, nn.Linear)]

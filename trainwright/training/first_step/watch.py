@@ -17,7 +17,7 @@ from trainwright.training.first_step.inputs import (
 from trainwright.training.first_step.layers import RAISED_BY_TORCH, explain_layer, note_on
 from trainwright.training.first_step.losses import explain_loss
 from trainwright.training.first_step.scene import Scene
-from trainwright.training.first_step.targets import explain_labels, refuse_impossible_labels
+from trainwright.training.first_step.targets import explain_labels, explain_labels_on_a_device, refuse_impossible_labels
 from trainwright.training.run import TrainingRun
 
 logger = logging.getLogger("trainwright")
@@ -30,6 +30,7 @@ _EXPLANATIONS: tuple[Callable[[Scene], str | None], ...] = (
     explain_labels,
     explain_loss,
     explain_layer,
+    explain_labels_on_a_device,
 )
 
 
@@ -62,15 +63,18 @@ class FirstStep:
         """Raise a ValueError that says why the first step failed, where that is known; else leave a note where."""
         if self.is_over or not isinstance(error, RAISED_BY_TORCH) or is_out_of_memory(error) or lost_a_peer(error):
             return
-        try:
-            scene = Scene.of(self._run.setup, self._batches, error)
-            text = next((found for explain in _EXPLANATIONS if (found := explain(scene)) is not None), None)
-            note = None if text is not None else note_on(scene)
-        except Exception as second:
-            # The error itself is what somebody has to see.
-            logger.debug("The error could not be explained: %s: %s", type(second).__name__, second)
-            return
-        if note is not None:
+        scene = Scene.of(self._run.setup, self._batches, error)
+        for explain in _EXPLANATIONS:
+            if (text := _said(explain, scene)) is not None:
+                raise ValueError(text) from error
+        if (note := _said(note_on, scene)) is not None:
             error.add_note(note)
-        if text is not None:
-            raise ValueError(text) from error
+
+
+def _said(explain: Callable[[Scene], str | None], scene: Scene) -> str | None:
+    try:
+        return explain(scene)
+    except Exception as second:
+        # The error itself is what somebody has to see. A GPU that has failed cannot be asked for anything.
+        logger.debug("The error could not be explained: %s: %s", type(second).__name__, second)
+        return None
