@@ -76,10 +76,13 @@ def export(
 
 
 def _to_transformers(checkpoint: Path, output: Path | None) -> None:
+    from trainwright.checkpoint.directory import newest_good
     from trainwright.checkpoint.interchange.to_transformers import export_checkpoint
 
+    # Of a run the newest checkpoint.
+    found = newest_good(checkpoint)
     try:
-        done = export_checkpoint(checkpoint, output)
+        done = export_checkpoint(found or checkpoint, output)
     except (ValueError, OSError) as error:
         _fail(error)
     typer.echo(f"Exported step {done.step} into {done.folder}.")

@@ -24,10 +24,11 @@ from trainwright.config.fields import AllFields
 from trainwright.config.fields.distributed import DistributedFields
 from trainwright.config.fields.saving import SavingFields
 from trainwright.config.fields.survival import SurvivalFields
-from trainwright.config.keywords import hint_for
+from trainwright.config.keywords import USUAL_WORDS, hint_for
 from trainwright.config.overrides import COMMAND_LINE, SHORT_FORMS, parse_overrides, put_value
 from trainwright.config.registry import check_name, split_reference, suggestion
 from trainwright.config.seq2seq import Seq2SeqTrainingArguments
+from trainwright.config.shipped import SHIPPED
 from trainwright.config.trust import code_references
 from trainwright.config.yaml12 import Document, Place, read_yaml_file
 
@@ -230,6 +231,11 @@ def _with_options(loaded: Loaded, listed: object, section: str) -> dict[str, dic
         if not isinstance(named, dict):
             raise loaded.error((section,), f"{item!r} should be a name, or a name with options.")
         for name, options in named.items():
+            if isinstance(options, bool):
+                # `early_stopping: true` is it with its defaults, and false is without it.
+                if not options:
+                    continue
+                options = None
             if options is not None and not isinstance(options, dict):
                 raise loaded.error((section, name), f"{options!r} should be options by name, such as {{key: value}}.")
             if name in found:
@@ -243,6 +249,11 @@ def _elsewhere(key: str) -> str:
     for section, kind in _SECTIONS.items():
         if key in {one.name for one in dataclasses.fields(kind)}:
             return f" (it belongs under {section}:)"
+    if key in SHIPPED["callback"]:
+        return f" (it belongs under callbacks: {{{key}: true}})"
+    if key in USUAL_WORDS:
+        # A sentence says where; a name needs its section.
+        return hint_for(key, argument_names()).replace("here it is ", "here it is training.")
     return " (it belongs under training:)" if key in argument_names() else ""
 
 
