@@ -56,7 +56,6 @@ def test_version() -> None:
         ["demo", "--batch-size", "-1"],
         ["demo", "--no-such-option"],
         ["no-such-command"],
-        [],
     ],
 )
 def test_bad_usage_exits_with_2(words: list[str]) -> None:

@@ -20,6 +20,7 @@ import typer
 
 from trainwright.callbacks.environment import environment_facts
 from trainwright.checkpoint.directory import list_checkpoints
+from trainwright.cli.guiding import Ordered, next_steps
 from trainwright.core.errors import Preempted
 from trainwright.core.signals import ENDING
 from trainwright.core.stops import LeavesAtOnce
@@ -34,8 +35,8 @@ ONLY_INSTALLED_MODULES = {"PYTHONSAFEPATH": "1"}
 
 app = typer.Typer(
     name="trainwright",
-    no_args_is_help=True,
-    add_completion=False,
+    cls=Ordered,
+    invoke_without_command=True,
     # Plain tracebacks: the pretty ones print local variables, secrets among them.
     pretty_exceptions_enable=False,
     help="One exact, fast training loop behind the front doors you already know.",
@@ -84,11 +85,13 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        typer.echo(next_steps(Path.cwd(), program()))
 
 
 @app.command()

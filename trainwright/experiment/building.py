@@ -214,7 +214,7 @@ def training_rows(loaded: Loaded, args: TrainingArguments) -> tuple[Any, Any]:
     elif data.holdout is not None or data.train in BUILT_IN:
         share = data.holdout if data.holdout is not None else _HOLDOUT
         if not 0 < share < 1:
-            raise loaded.error(("data", "holdout"), f"{share} should lie between 0 and 1.")
+            raise loaded.error(("data", "holdout"), f"{share} should be a share between 0 and 1, such as 0.1.")
         try:
             train, evaluation = hold_out(train, share, seed=0)
         except ValueError as error:

@@ -22,6 +22,7 @@ from trainwright.config.extras import EXTRAS, install, is_installed
 from trainwright.config.fields import is_ours
 from trainwright.config.intervals import EVALUATE, SAVE, cadence
 from trainwright.config.loading import Loaded
+from trainwright.config.registry import suggestion
 from trainwright.engines.torch.targets import unwrap
 from trainwright.experiment.building import Built, arguments_for, build, run_folder, trackers_of
 from trainwright.experiment.running import SPEED, is_refusal, refuse_unwritable
@@ -167,7 +168,8 @@ def _refuse_missing_metric(built: Built, names: list[str]) -> None:
     wanted = built.args.metric_for_best_model
     if wanted is not None and f"eval_{wanted.removeprefix('eval_')}" not in names:
         raise built.loaded.error(
-            ("training", "metric_for_best_model"), f"an evaluation gives {', '.join(sorted(names))}, and no {wanted}."
+            ("training", "metric_for_best_model"),
+            f"an evaluation gives {', '.join(sorted(names))}, and no {wanted}{suggestion(f'eval_{wanted}', names)}.",
         )
 
 

@@ -10,7 +10,6 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
 from urllib.parse import urlsplit
 
 #: Seconds in which a Hub that is there answers a connection.
@@ -61,21 +60,19 @@ def hub_address() -> str:
     return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
 
 
-def not_here(name: str, kind: str) -> str:
-    """What to say of a name that is neither on this machine nor to be had.
+def not_here(name: str, kind: str, near: str = "") -> str:
+    """What to say of a name that is neither on this machine nor to be had; ``near`` is one of ours that is like it.
 
     >>> not_here("bert-base-uncased", "model")
     "'bert-base-uncased' is not on this machine, and https://huggingface.co cannot be reached: name a local folder, ..."
     """
     fetch = f"hf download {name}" + (" --repo-type dataset" if kind == "dataset" else "")
     return (
-        f"{name!r} is not on this machine, and {hub_address()} cannot be reached: name a local folder, or fetch it "
-        f"where there is a network ({fetch}) and copy the folder ~/.cache/huggingface."
+        f"{name!r}{near} is not on this machine, and {hub_address()} cannot be reached: name a local folder, or fetch "
+        f"it where there is a network ({fetch}) and copy the folder ~/.cache/huggingface."
     )
 
 
 def means_missing(error: BaseException) -> bool:
     """Whether an error of these libraries says that something was not in the cache, and not what is wrong with it."""
-    kinds = ("LocalEntryNotFoundError", "OfflineModeIsEnabled", "ConnectionError", "DatasetNotFoundError")
-    causes: list[Any] = [error, error.__cause__, error.__context__]
-    return any(type(one).__name__ in kinds for one in causes) or isinstance(error, (ConnectionError, OSError))
+    return any(isinstance(one, OSError) for one in (error, error.__cause__, error.__context__))

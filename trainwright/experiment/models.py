@@ -56,7 +56,10 @@ def build_local(loaded: Loaded, **sizes: object) -> nn.Module:
         accepted = {name: value for name, value in sizes.items() if name in takes}
         inspect.signature(make).bind(**{**accepted, **section.options})
     except TypeError as error:
-        raise loaded.error(("model", "options"), f"{section.name} {error}; the data gives {_listed(sizes)}.") from None
+        unknown = next((key for key in section.options if key not in inspect.signature(make).parameters), "")
+        near = suggestion(unknown, inspect.signature(make).parameters) if unknown else ""
+        told = f"{section.name} {error}{near}; the data gives {_listed(sizes)}."
+        raise loaded.error(("model", "options"), told) from None
     is_ours = library_of(make) == OURS
     options = {**accepted, **section.options}
     try:
@@ -129,7 +132,7 @@ def _read_by_name(loaded: Loaded, place: Place, name: str) -> Iterator[None]:
         except (OSError, ValueError, TypeError) as error:
             near = suggestion(name, registered("model"))
             if is_offline and means_missing(error):
-                raise loaded.error(place, f"{not_here(name, 'model')}{near}") from error
+                raise loaded.error(place, not_here(name, "model", near)) from error
             raise loaded.error(place, f"{_first_line(error)}{near}") from error
 
 

@@ -52,7 +52,8 @@ def resolve(loaded: Loaded, place: Place, name: str) -> str:
     if path.exists() or glob.glob(str(path)):
         return str(path.resolve()) if path.exists() else str(path.absolute())
     if name.startswith((".", "/", "~")) or Path(name).suffix.lower() in _READERS:
-        raise loaded.error(place, f"there is no {path}.")
+        beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise loaded.error(place, f"there is no {path}{suggestion(path.name, beside)}.")
     return name
 
 
@@ -89,7 +90,8 @@ def load_rows(
     except ConfigError:
         raise
     except NotHere as error:
-        raise loaded.error(place, f"{error}{suggestion(wanted, registered('dataset'))}") from error
+        near = suggestion(wanted, registered("dataset"))
+        raise loaded.error(place, not_here(wanted, "dataset", near)) from error
     except Exception as error:
         # Anything: many readers, each with errors of its own.
         problem = f"{wanted!r} cannot be read: {_reason(error)}{suggestion(wanted, registered('dataset'))}"
@@ -182,7 +184,7 @@ def _from_hub(name: str, split: str, options: dict[str, Any]) -> Any:
             return datasets.load_dataset(name, split=split, **options)
         except Exception as error:
             if is_offline and means_missing(error):
-                raise NotHere(not_here(name, "dataset")) from error
+                raise NotHere(name) from error
             raise
 
 
@@ -262,7 +264,8 @@ def pick_column(loaded: Loaded, key: str, given: str | None, rows: object, usual
     columns = columns_of(rows)
     if given is not None:
         if given not in columns:
-            raise loaded.error(("data", key), f"there is no column {given!r}; there are {', '.join(columns)}.")
+            near = suggestion(given, columns)
+            raise loaded.error(("data", key), f"there is no column {given!r}{near}; there are {', '.join(columns)}.")
         return given
     for name in usual:
         if name in columns:

@@ -23,8 +23,10 @@ _MAIN_INPUTS = ("input_ids", "inputs_embeds", "pixel_values", "input_values", "i
 
 
 def explain_words_as_labels(scene: Scene) -> str | None:
-    """Before there is a batch: labels that are words."""
-    if scene.batches or scene.is_collated_by_users or scene.within(collate_any, default_data_collator) is None:
+    """Labels that are words."""
+    is_fetched = bool(scene.batches) or scene.within(collate_any, default_data_collator) is None
+    # The collator leaves words out where they are called labels, and the loss has nothing to compare with then.
+    if scene.is_collated_by_users or (is_fetched and not _lacks_labels(scene)):
         return None
     for name in (*scene.setup.label_names, *_LABELS):
         value = scene.sample().get(name)
@@ -64,7 +66,7 @@ def explain_columns(scene: Scene) -> str | None:
         return None
     names = [name for name, one in takes.items() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
     said = f"{type(scene.network).__name__}.forward takes {listed(names)}"
-    said += f", and needs {listed(missing)}" if missing else ""
+    said += f", and needs {listed(missing)}" if missing and missing != names else ""
     sample = scene.sample()
     text = f"{said}; the batch has {listed(batch)}"
     if sample and set(sample) != set(batch):
@@ -74,9 +76,8 @@ def explain_columns(scene: Scene) -> str | None:
 
 def explain_missing_labels(scene: Scene) -> str | None:
     """A loss that has nothing to compare with, where the data has a column that was dropped."""
-    here = scene.within(loss_of)
     batch: Any = scene.batches[0] if scene.batches else None
-    if here is None or here.get("labels") is not None or not is_mapping(batch):
+    if not _lacks_labels(scene) or not is_mapping(batch):
         return None
     rest = [name for name in scene.sample() if name not in batch and name not in _LABELS]
     if not rest:
@@ -86,6 +87,11 @@ def explain_missing_labels(scene: Scene) -> str | None:
         f"{scene.error} Of the data's columns {listed(rest)} did not reach the model: labels are called 'labels' (or "
         f"'label'). If {example!r} holds them, rename it: {_renaming(scene, example, 'labels')}."
     )
+
+
+def _lacks_labels(scene: Scene) -> bool:
+    here = scene.within(loss_of)
+    return here is not None and here.get("labels") is None
 
 
 def _missing(scene: Scene, batch: Mapping[str, Any], takes: dict[str, inspect.Parameter]) -> list[str]:

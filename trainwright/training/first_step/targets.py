@@ -18,7 +18,7 @@ from trainwright.training.setup import Setup
 
 logger = logging.getLogger("trainwright")
 
-#: transformers' classifiers, by the end of their names, whose labels are compared with ``config.num_labels`` classes.
+#: What transformers' classifiers say of their loss: labels are compared with ``config.num_labels`` classes.
 _CLASSIFIERS = tuple(f"For{what}Classification" for what in ("Sequence", "Token", "Image", "Audio", "Video"))
 
 
@@ -43,7 +43,7 @@ def _classes_in_config(network: nn.Module) -> int | None:
     config = getattr(network, "config", None)
     classes = getattr(config, "num_labels", None)
     of_one = getattr(config, "problem_type", None) in (None, "single_label_classification")
-    is_one = type(network).__name__.endswith(_CLASSIFIERS) and "labels" in forward_parameters(network)
+    is_one = getattr(network, "loss_type", None) in _CLASSIFIERS and "labels" in forward_parameters(network)
     return classes if isinstance(classes, int) and of_one and is_one else None
 
 
