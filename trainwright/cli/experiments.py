@@ -243,12 +243,12 @@ def outcome(go_on: Callable[[], str] | None = None) -> Iterator[None]:
         raise typer.Exit(BAD_USAGE) from None
     except KeyboardInterrupt:
         if os.environ.get("RANK", "0") == "0":
-            typer.echo("Interrupted." + (f" Go on with: {go_on()}" if go_on else ""), err=True)
+            typer.echo("Interrupted." + (f" Resume with: {go_on()}" if go_on else ""), err=True)
         raise typer.Exit(INTERRUPTED) from None
     except Preempted as stop:
         if os.environ.get("RANK", "0") == "0":
             # Of several processes all stop, and one speaks.
-            typer.echo(f"{stop}" + (f" Go on with: {go_on()}" if go_on else ""), err=True)
+            typer.echo(f"{stop}" + (f" Resume with: {go_on()}" if go_on else ""), err=True)
         raise
     except Exception as error:
         if isinstance(error, ImportError) and (text := missing_package(error)):

@@ -87,7 +87,7 @@ def _to_transformers(checkpoint: Path, output: Path | None) -> None:
         _fail(error)
     typer.echo(f"Exported step {done.step} into {done.folder}.")
     _tell(done.notes)
-    typer.echo(f'Go on with: transformers.Trainer(...).train(resume_from_checkpoint="{done.folder}")')
+    typer.echo(f'Resume with: transformers.Trainer(...).train(resume_from_checkpoint="{done.folder}")')
 
 
 def _about_two_of_four(source: Path, model: str | None, trust: bool) -> None:

@@ -73,6 +73,10 @@ class NotMetricsError(ValueError):
         )
 
 
+class FirstStepError(ValueError):
+    """Why a training failed in its first step, and what to do; what was raised there is its ``__cause__``."""
+
+
 class StopRequested(BaseException):
     """Raised out of an evaluation, or a wait for data, where somebody asks to stop; the loop ends with it."""
 

@@ -76,6 +76,18 @@ def level_put_back() -> Iterator[None]:
         logger.setLevel(level)
 
 
+@contextmanager
+def _without_a_word() -> Iterator[None]:
+    """That nothing is left to train is what was wanted."""
+    logger = logging.getLogger("trainwright")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 def writing_to(loaded: Loaded, folder: str) -> Loaded:
     """The same experiment with another folder for its results, and no trackers."""
     kept = {key: value for key, value in loaded.experiment.checkpoint.items() if key != "output_dir"}
@@ -153,7 +165,8 @@ def _tried(built: Built, folder: Path) -> list[tuple[str, str]]:
     (checkpoint,) = list_checkpoints(folder)
     size = sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
     before = {name: value.clone() for name, value in unwrap(trainer.model).state_dict().items()}
-    trainer.train(resume_from_checkpoint=str(checkpoint))
+    with _without_a_word():
+        trainer.train(resume_from_checkpoint=str(checkpoint))
     after = unwrap(trainer.model).state_dict()
     same = all(torch.equal(value, after[name]) for name, value in before.items())
     lines.append(("save and load", "the weights came back as they were" if same else "the weights CHANGED"))

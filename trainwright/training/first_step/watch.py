@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from trainwright.core.errors import lost_a_peer
+from trainwright.core.errors import FirstStepError, lost_a_peer
 from trainwright.engines.torch.memory import is_out_of_memory
 from trainwright.training.first_step.inputs import (
     explain_columns,
@@ -60,13 +60,13 @@ class FirstStep:
             self._run.observe_step = self._usual
 
     def explain(self, error: Exception) -> None:
-        """Raise a ValueError that says why the first step failed, where that is known; else leave a note where."""
+        """Raise an error that says why the first step failed, where that is known; else leave a note where."""
         if self.is_over or not isinstance(error, RAISED_BY_TORCH) or is_out_of_memory(error) or lost_a_peer(error):
             return
         scene = Scene.of(self._run.setup, self._batches, error)
         for explain in _EXPLANATIONS:
             if (text := _said(explain, scene)) is not None:
-                raise ValueError(text) from error
+                raise FirstStepError(text) from error
         if (note := _said(note_on, scene)) is not None:
             error.add_note(note)
 
