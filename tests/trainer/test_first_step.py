@@ -5,16 +5,21 @@ What each mistake is told is in ``tests/mistakes``.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from tests.mistakes.material import classifier
 from trainwright import Trainer, TrainerCallback, TrainingArguments
 from trainwright.training import train as training
+from trainwright.training.first_step.scene import Scene
+from trainwright.training.first_step.targets import explain_labels_on_a_device
 from trainwright.training.first_step.watch import FirstStep
 
 
@@ -157,3 +162,28 @@ def test_a_loss_of_ones_own_with_classes_along_another_dimension(tmp_path: Path)
     data = [{"x": torch.randn(1, 2, 2), "labels": labels}] * 8
     with pytest.raises(ValueError, match=r"Label 3 of sample 0, position 1, 0 in the first batch .* 3 classes"):
         trainer(tmp_path, data, Pixels()).train()
+
+
+def test_a_gpu_that_failed_is_not_asked_for_the_label(tmp_path: Path) -> None:
+    """There a later kernel fails, as a RuntimeError about something else (seen: CUBLAS_STATUS_EXECUTION_FAILED)."""
+    one = trainer(tmp_path, rows())
+    setup = SimpleNamespace(
+        model=one.model,
+        args=SimpleNamespace(device=torch.device("cuda")),
+        label_names=["labels"],
+        hooks=one._setup.hooks,
+    )
+    batch = {"x": torch.zeros(4, 4), "labels": torch.tensor([0, 1, 5, 0])}
+    scene = Scene(cast(Any, setup), [batch], RuntimeError("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED"), [])
+    assert (explain_labels_on_a_device(scene) or "").startswith(
+        "Label 5 of sample 2 in the first batch is out of range"
+    )
+    fine = replace(scene, batches=[{**batch, "labels": torch.tensor([0, 1, 1, 0])}])
+    assert explain_labels_on_a_device(fine) is None
+
+
+def test_one_label_for_whole_numbers_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = [{"input_ids": [1, 2], "label": i % 2} for i in range(16)]
+    one = Trainer(classifier(num_labels=1), arguments(tmp_path), train_dataset=data)
+    assert one.train().global_step == 3
+    assert "num_labels=1 makes BertForSequenceClassification predict a number" in caplog.text
