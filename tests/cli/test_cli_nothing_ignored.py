@@ -82,6 +82,7 @@ def test_a_hub_that_does_not_answer_is_not_asked_again(monkeypatch: pytest.Monke
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(socket, "create_connection", refuse)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    hub._answers.cache_clear()
     assert not hub.is_reachable()
     with hub.offline_where_unreachable() as is_offline:
         assert is_offline
@@ -89,3 +90,4 @@ def test_a_hub_that_does_not_answer_is_not_asked_again(monkeypatch: pytest.Monke
     assert not huggingface_hub.constants.HF_HUB_OFFLINE
     monkeypatch.setenv("HTTPS_PROXY", "http://proxy:1")
     assert hub.is_reachable()
+    hub._answers.cache_clear()

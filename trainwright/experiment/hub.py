@@ -8,12 +8,16 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 #: Seconds in which a Hub that is there answers a connection.
 _PATIENCE = 3.0
+#: Seconds for which an answer holds.
+_VALID = 60.0
 #: Where the libraries keep that they must not ask the network.
 _SWITCHES = (
     ("huggingface_hub.constants", "HF_HUB_OFFLINE"),
@@ -48,8 +52,15 @@ def is_reachable() -> bool:
     if any(os.environ.get(name) for name in _PROXIES):
         return True
     address = urlsplit(hub_address())
+    usual = 80 if address.scheme == "http" else 443
+    return _answers(address.hostname or "", address.port or usual, int(time.monotonic() // _VALID))
+
+
+@lru_cache(maxsize=1)
+def _answers(host: str, port: int, period: int) -> bool:
+    """Asked once a ``period``: an experiment names several things on the Hub."""
     try:
-        with socket.create_connection((address.hostname or "", address.port or 443), timeout=_PATIENCE):
+        with socket.create_connection((host, port), timeout=_PATIENCE):
             return True
     except OSError:
         return False
