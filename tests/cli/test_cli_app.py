@@ -56,7 +56,6 @@ def test_version() -> None:
         ["demo", "--batch-size", "-1"],
         ["demo", "--no-such-option"],
         ["no-such-command"],
-        [],
     ],
 )
 def test_bad_usage_exits_with_2(words: list[str]) -> None:
@@ -101,7 +100,7 @@ def test_an_interrupted_demo_says_how_to_go_on_and_that_works(tmp_path: Path) ->
     assert "Traceback" not in errors
     first, line = errors.splitlines()
     assert "Stopped by SIGINT" in first
-    found = re.fullmatch(r"Interrupted; checkpoint-(\d+) is safe\. Go on with: (.*)", line)
+    found = re.fullmatch(r"Interrupted; checkpoint-(\d+) is safe\. Resume with: (.*)", line)
     assert found is not None, errors
     step, command = int(found[1]), shlex.split(found[2])
     epochs = step // 45 + 1

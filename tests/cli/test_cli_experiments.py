@@ -292,7 +292,7 @@ def test_a_stopped_run_has_saved_and_says_how_to_go_on(place: Path, sent: signal
     process.send_signal(sent)
     shown, errors = process.communicate(timeout=60)
     assert process.returncode == code, errors
-    assert "Go on with: " in errors
+    assert "Resume with: " in errors
     assert "Traceback" not in errors
     # Not a terminal: plain lines, nothing else.
     assert "step 20/" in shown
@@ -306,7 +306,7 @@ def test_asked_twice_it_still_ends_with_75(place: Path) -> None:
     process = started(place)
     assert process.stderr is not None
     process.send_signal(signal.SIGTERM)
-    while "Go on with: " not in (line := process.stderr.readline()):
+    while "Resume with: " not in (line := process.stderr.readline()):
         assert line, "it ended without a word"
     time.sleep(0.05)
     process.send_signal(signal.SIGTERM)

@@ -188,12 +188,15 @@ def test_code_of_ones_own_runs_only_with_trust(tmp_path: Path) -> None:
     [
         ("model: mlp", "data.train is missing"),
         ("model: mlp\ndata: nowhere.csv", r"try.yaml:2: data.train: there is no .*nowhere.csv"),
-        ("model: mlp\ndata: {train: t.csv, target: prize}", "there is no column 'prize'; there are a, b, kind, price"),
+        (
+            "model: mlp\ndata: {train: t.csv, target: prize}",
+            "there is no column 'prize' .did you mean 'price'.*; there are a, b, kind, price",
+        ),
         ("model: mlp\ndata: t.csv", r"which column is to be predicted\? There are a, b, kind, price: set data.target"),
         ("model: {name: mlp, options: {wide: 3}}\ndata: {train: t.csv, target: kind}", "model.options: mlp .*wide"),
         ("model: ./nothing\ndata: {train: t.csv}", "model.name: there is no .*nothing"),
         ("model: {name: mlp, task: tabular-regression}\ndata: {train: t.csv, target: kind}", "holds words"),
-        ("model: mlp\ndata: {train: t.csv, target: kind, holdout: 2}", "should lie between 0 and 1"),
+        ("model: mlp\ndata: {train: t.csv, target: kind, holdout: 2}", "should be a share between 0 and 1"),
         ("model: mlp\ndata: {train: t.csv, target: kind}\ncallbacks: [erly_stopping]", "did you mean 'early_stopping'"),
         ("model: mlp\ndata: {train: t.csv, target: kind}\ncallbacks: {ema: {dekay: 1}}", "callbacks.ema: .*dekay"),
         ("model: mlp\ndata: {train: t.csv, target: kind}\nrecipe: ./r.yaml", "there is no .*r.yaml"),

@@ -168,7 +168,7 @@ def test_the_same_rows_are_held_out(rows: int, share: float, seed: int) -> None:
     [
         ("csv", b"a,b\n1,2\n1,2,3\n", r"t:3: 3 fields, and the first line has 2\."),
         ("csv", b'a,b\n1,"2\n', r"t:2: unexpected end of data"),
-        ("csv", b"a,b\n1,\xfc\n", r"t is not UTF-8 \(byte 6\): save it as UTF-8"),
+        ("csv", b"a,b\n1,\xfc\n", r"t: byte 6 shows that it is not in UTF-8. Save it as UTF-8, or name its encoding"),
         ("csv", b"a,b\n1,\0\n", r"t has zero bytes"),
         ("csv", b"a,b\n", r"t: it has no rows"),
         ("csv", b"", r"no rows"),

@@ -98,5 +98,5 @@ def test_the_command_answers_before_it_has_loaded_anything(number: int, tmp_path
         time.sleep(0.02)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 75
-    assert f"Stopped by {signal.Signals(number).name}: run the same command again to go on." in said
+    assert f"Stopped by {signal.Signals(number).name}: run the same command again to resume." in said
     assert "Traceback" not in said

@@ -72,7 +72,7 @@ def test_batchnorm_is_a_layer_in_which_samples_meet(make_args: Callable[..., Any
     said = proof["the batch in 2 pieces"].why or ""
     assert "between (BatchNorm1d): it takes its statistics from the samples that run together" in said
     # torch itself refuses single samples.
-    assert "Expected more than 1 value per channel" in (proof["micro_batch=1"].why or "")
+    assert "expects more than one value per channel" in (proof["micro_batch=1"].why or "")
 
 
 def test_a_mean_over_shifted_targets_is_named_and_mended_as_it_says(

@@ -23,6 +23,11 @@ class EarlyStoppingCallback(TrainerCallback, ExportableState):
     _leaves_model_alone = True
 
     def __init__(self, early_stopping_patience: int = 1, early_stopping_threshold: float | None = 0.0) -> None:
+        if early_stopping_patience < 0:
+            raise ValueError(
+                f"patience={early_stopping_patience} (early_stopping_patience) must not be negative: 3 stops after the "
+                "third evaluation in a row that is no better."
+            )
         self.early_stopping_patience = early_stopping_patience
         self.early_stopping_threshold = early_stopping_threshold
         self.early_stopping_patience_counter = 0

@@ -10,6 +10,7 @@ from trainwright.cli import proving as proving  # registers its commands
 from trainwright.cli import recipes as recipes  # registers its commands
 from trainwright.cli import runs as runs  # registers its commands
 from trainwright.cli import souping as souping  # registers its commands
+from trainwright.cli import starting as starting  # registers its commands
 from trainwright.cli import sweeping as sweeping  # registers its commands
 from trainwright.cli import tailing as tailing  # registers its commands
 from trainwright.cli import trying as trying  # registers its commands

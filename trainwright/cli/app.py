@@ -1,6 +1,6 @@
 """Commands and their options. Heavy libraries are imported inside the commands, so that ``--help`` answers at once.
 
-Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal (the same command goes on), 130 Ctrl-C.
+Exit codes: 0 done, 1 failed, 2 bad usage, 75 stopped by a signal (the same command resumes), 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import typer
 
 from trainwright.callbacks.environment import environment_facts
 from trainwright.checkpoint.directory import list_checkpoints
+from trainwright.cli.guiding import Ordered, next_steps
 from trainwright.core.errors import Preempted
 from trainwright.core.signals import ENDING
 from trainwright.core.stops import LeavesAtOnce
@@ -34,8 +35,8 @@ ONLY_INSTALLED_MODULES = {"PYTHONSAFEPATH": "1"}
 
 app = typer.Typer(
     name="trainwright",
-    no_args_is_help=True,
-    add_completion=False,
+    cls=Ordered,
+    invoke_without_command=True,
     # Plain tracebacks: the pretty ones print local variables, secrets among them.
     pretty_exceptions_enable=False,
     help="One exact, fast training loop behind the front doors you already know.",
@@ -73,7 +74,7 @@ def _trusts_code(words: list[str]) -> bool:
 def _say_stopped(reason: str) -> None:
     # These keep nothing that another could go on from.
     keeps_nothing = ("try", "prove", "tail", "look", "lr-find", "runs", "show", "compare", "report")
-    rest = "." if sys.argv[1:2] and sys.argv[1] in keeps_nothing else ": run the same command again to go on."
+    rest = "." if sys.argv[1:2] and sys.argv[1] in keeps_nothing else ": run the same command again to resume."
     typer.echo(f"Stopped by {reason}{rest}", err=True)
 
 
@@ -85,11 +86,13 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand is None:
+        typer.echo(next_steps(Path.cwd(), program()))
 
 
 @app.command()
@@ -104,7 +107,7 @@ def demo(
     epochs: Annotated[int | None, typer.Option(min=1, help="Times to go through the data.")] = None,
     output: Annotated[Path | None, typer.Option(help="Run directory.", show_default="runs/demo-digits")] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the last checkpoint in the run directory.")
+        bool, typer.Option("--resume", help="Resume from the last checkpoint in the run directory.")
     ] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
     batch_size: Annotated[int | None, typer.Option(min=1, help="Samples per step.")] = None,
@@ -171,7 +174,7 @@ def _run_kill_demo(folder: Path) -> None:
 def _say_interrupted(folder: Path, command: str) -> None:
     found = list_checkpoints(folder)
     if found:
-        typer.echo(f"Interrupted; {found[-1].name} is safe. Go on with: {command}", err=True)
+        typer.echo(f"Interrupted; {found[-1].name} is safe. Resume with: {command}", err=True)
     else:
         typer.echo("Interrupted before the first checkpoint.", err=True)
 

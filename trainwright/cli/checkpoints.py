@@ -59,7 +59,7 @@ def import_foreign(
         _fail(error)
     typer.echo(f"Imported step {done.step} of a {done.library} run into {done.folder}.")
     _tell(done.notes)
-    typer.echo(f'Go on with: trainer.train(resume_from_checkpoint="{done.folder}")')
+    typer.echo(f'Resume with: trainer.train(resume_from_checkpoint="{done.folder}")')
 
 
 def _fail(error: Exception) -> NoReturn:

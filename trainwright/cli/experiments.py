@@ -55,10 +55,10 @@ def train(
     trust: Trust = False,
     imports: Import = None,
 ) -> None:
-    """Train what an experiment describes; the same command again goes on where it stopped.
+    """Train what an experiment describes; the same command again resumes it where it stopped.
 
     Anything in the file can be changed behind it: training.learning_rate=1e-4, or --training.learning_rate 1e-4. A run
-    that has begun goes on with what is changed; docs/changing-a-run.md says what that means for each setting.
+    that has begun is resumed with what is changed; docs/changing-a-run.md says what that means for each setting.
     """
     folders: list[Path] = []
     with outcome(lambda: rerun_command(sys.argv[1:], folders[-1] if fresh and folders else None)):
@@ -77,7 +77,7 @@ def resume(
     trust: Trust = False,
     imports: Import = None,
 ) -> None:
-    """Go on with a run where it stopped, from its folder alone."""
+    """Resume a run where it stopped, from its folder alone."""
     with outcome(lambda: rerun_command(sys.argv[1:])):
         from trainwright.experiment.stored import load_stored, refuse_masked
 
@@ -203,13 +203,13 @@ def list_examples(
         if packages := needs(name):
             state = f"not installed: {command}" if (command := missing(name)) else "installed"
             typer.echo(f"  {'':<22}needs {', '.join(packages)} ({state})")
-    typer.echo(f"Hand one over with: {shlex.join(program())} cp NAME .")
+    typer.echo(f"Copy one with: {shlex.join(program())} cp NAME")
 
 
 @app.command("cp")
 def copy_example(
     name: Annotated[str, typer.Argument(help="One of those that ls lists.")],
-    target: Annotated[Path, typer.Argument(help="A folder, or the file to write.")],
+    target: Annotated[Path, typer.Argument(help="A folder, or the file to write.", show_default="here")] = Path(),
 ) -> None:
     """Copy an experiment, what it needs beside it, and the schema by which editors complete keys."""
     with outcome():
@@ -243,12 +243,12 @@ def outcome(go_on: Callable[[], str] | None = None) -> Iterator[None]:
         raise typer.Exit(BAD_USAGE) from None
     except KeyboardInterrupt:
         if os.environ.get("RANK", "0") == "0":
-            typer.echo("Interrupted." + (f" Go on with: {go_on()}" if go_on else ""), err=True)
+            typer.echo("Interrupted." + (f" Resume with: {go_on()}" if go_on else ""), err=True)
         raise typer.Exit(INTERRUPTED) from None
     except Preempted as stop:
         if os.environ.get("RANK", "0") == "0":
             # Of several processes all stop, and one speaks.
-            typer.echo(f"{stop}" + (f" Go on with: {go_on()}" if go_on else ""), err=True)
+            typer.echo(f"{stop}" + (f" Resume with: {go_on()}" if go_on else ""), err=True)
         raise
     except Exception as error:
         if isinstance(error, ImportError) and (text := missing_package(error)):

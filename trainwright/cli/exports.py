@@ -86,15 +86,18 @@ def export(
 
 
 def _to_transformers(checkpoint: Path, output: Path | None) -> None:
+    from trainwright.checkpoint.directory import newest_good
     from trainwright.checkpoint.interchange.to_transformers import export_checkpoint
 
+    # Of a run the newest checkpoint.
+    found = newest_good(checkpoint)
     try:
-        done = export_checkpoint(checkpoint, output)
+        done = export_checkpoint(found or checkpoint, output)
     except (ValueError, OSError) as error:
         _fail(error)
     typer.echo(f"Exported step {done.step} into {done.folder}.")
     _tell(done.notes)
-    typer.echo(f'Go on with: transformers.Trainer(...).train(resume_from_checkpoint="{done.folder}")')
+    typer.echo(f'Resume with: transformers.Trainer(...).train(resume_from_checkpoint="{done.folder}")')
 
 
 def _about_two_of_four(source: Path, model: str | None, trust: bool) -> None:

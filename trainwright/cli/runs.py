@@ -64,7 +64,7 @@ def runs(
 
 @app.command()
 def show(run: Run, as_json: AsJson = False) -> None:
-    """What a run is: its state, its checkpoints, its settings, and each one that was changed while it went on."""
+    """What a run is: its state, its checkpoints, its settings, and each one that was changed on the way."""
     with outcome():
         from trainwright.report.showing import facts_of_run, lines_of_run
 

@@ -14,7 +14,9 @@ from trainwright.cli.app import BAD_USAGE, app
 def tail(
     run: Annotated[Path, typer.Argument(help="The folder of a run.", exists=True, file_okay=False)],
     lines: Annotated[int, typer.Option(min=0, help="How many of the newest lines.")] = 20,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until the run ends.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing what comes, until the run ends.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line (docs/run-commands.md).")] = False,
 ) -> None:
     """The newest of a run's log and of its events, in the order of time."""

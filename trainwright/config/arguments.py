@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from trainwright.config.coerce import coerce
 from trainwright.config.derive import derive
 from trainwright.config.help import attach_help
+from trainwright.config.keywords import suggest_in_constructor
 from trainwright.config.process import ProcessView
 from trainwright.config.removal import READY, RULES, translate
 from trainwright.config.resolution import Resolution, snapshot
@@ -55,3 +56,4 @@ class TrainingArguments(Serialization, ProcessView, Setters):
 
 
 attach_help(TrainingArguments)
+suggest_in_constructor(TrainingArguments)

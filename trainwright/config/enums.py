@@ -3,6 +3,8 @@ transformers' enums."""
 
 from enum import Enum, StrEnum
 
+from trainwright.config.registry import suggestion
+
 
 class ExplicitStrEnum(StrEnum):
     """A string enum whose refusal lists the choices."""
@@ -13,7 +15,8 @@ class ExplicitStrEnum(StrEnum):
         if isinstance(value, Enum) and value.value in cls._value2member_map_:
             return cls(value.value)
         choices = ", ".join(repr(member.value) for member in cls)
-        raise ValueError(f"{value!r} is not a valid {cls.__name__}; choose one of {choices}.")
+        near = suggestion(str(value), [member.value for member in cls])
+        raise ValueError(f"{value!r} is not a valid {cls.__name__}{near}; choose one of {choices}.")
 
 
 class IntervalStrategy(ExplicitStrEnum):

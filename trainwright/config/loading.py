@@ -25,9 +25,11 @@ from trainwright.config.fields import AllFields
 from trainwright.config.fields.distributed import DistributedFields
 from trainwright.config.fields.saving import SavingFields
 from trainwright.config.fields.survival import SurvivalFields
+from trainwright.config.keywords import USUAL_WORDS, hint_for
 from trainwright.config.overrides import COMMAND_LINE, SHORT_FORMS, parse_overrides, put_value
 from trainwright.config.registry import check_name, split_reference, suggestion
 from trainwright.config.seq2seq import Seq2SeqTrainingArguments
+from trainwright.config.shipped import SHIPPED
 from trainwright.config.trust import code_references
 from trainwright.config.yaml12 import Document, Place, read_yaml_file
 
@@ -235,6 +237,11 @@ def _with_options(loaded: Loaded, listed: object, section: str) -> dict[str, dic
         if not isinstance(named, dict):
             raise loaded.error((section,), f"{item!r} should be a name, or a name with options.")
         for name, options in named.items():
+            if isinstance(options, bool):
+                # `early_stopping: true` is it with its defaults, and false is without it.
+                if not options:
+                    continue
+                options = None
             if options is not None and not isinstance(options, dict):
                 raise loaded.error((section, name), f"{options!r} should be options by name, such as {{key: value}}.")
             if name in found:
@@ -248,6 +255,11 @@ def _elsewhere(key: str) -> str:
     for section, kind in _SECTIONS.items():
         if key in {one.name for one in dataclasses.fields(kind)}:
             return f" (it belongs under {section}:)"
+    if key in SHIPPED["callback"]:
+        return f" (it belongs under callbacks: {{{key}: true}})"
+    if key in USUAL_WORDS:
+        # A sentence says where; a name needs its section.
+        return hint_for(key, argument_names()).replace("here it is ", "here it is training.")
     return " (it belongs under training:)" if key in argument_names() else ""
 
 
@@ -264,7 +276,7 @@ def _refuse_unknown_arguments(loaded: Loaded, data: dict[str, Any], section: str
     known = argument_names(section)
     for key in data:
         if key not in known:
-            elsewhere = " (it belongs under training:)" if key in argument_names() else suggestion(key, known)
+            elsewhere = " (it belongs under training:)" if key in argument_names() else hint_for(key, known)
             raise loaded.error((section, key), f"there is no such argument{elsewhere}.")
 
 

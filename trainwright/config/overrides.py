@@ -6,9 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from trainwright.config.errors import ConfigError
+from trainwright.config.registry import suggestion
 from trainwright.config.yaml12 import DEEPEST, Place, read_yaml
 
 COMMAND_LINE = "command line"
+#: Options of commands, which look like overrides when they are misspelled.
+_OPTIONS = ("--force", "--fresh", "--import", "--json", "--trust")
 #: Sections that may be written as one word, and the key that it then stands for.
 SHORT_FORMS = {"model": "name", "data": "train", "adapter": "kind"}
 #: A key inside a section for which the same holds, where an override gives it another key.
@@ -30,7 +33,8 @@ def parse_overrides(words: Iterable[str]) -> list[tuple[Place, Any]]:
         if not equals:
             following = next(waiting, None) if word.startswith("--") else None
             if following is None:
-                raise ConfigError(f"{COMMAND_LINE}: {word!r}: write section.key=value, or --section.key value.")
+                near = suggestion(word, _OPTIONS) if word.startswith("--") else ""
+                raise ConfigError(f"{COMMAND_LINE}: {word!r}{near}: write section.key=value, or --section.key value.")
             text = following
         place = tuple(name.split("."))
         if not all(place):

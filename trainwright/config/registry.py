@@ -111,7 +111,7 @@ def check_name(kind: str, name: Any, what: str, also: Iterable[str] = ()) -> Non
     if not is_registered(kind, name) and name not in also:
         known = [*also, *registered(kind)]
         raise ConfigError(
-            f"{what}: there is no {kind} {name!r}{suggestion(name, known)}; choose one of {', '.join(known)}, "
+            f"{what}: there is no {kind} {name!r}{_nearest(name, known)}; choose one of {', '.join(known)}, "
             "or register your own (docs/by-name.md); one that a file registers needs --import on the command line."
         )
 
@@ -209,6 +209,13 @@ def import_file(file: str | Path, what: str = "this") -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def _nearest(wrong: str, known: list[str]) -> str:
+    """As :func:`suggestion`, but who writes adamw, or nearly so, means adamw_torch: beginnings count too."""
+    begins = {name.split("_")[0]: name for name in reversed(known)}
+    near = difflib.get_close_matches(str(wrong)[:_LONGEST_NAME], [*begins, *known], n=1, cutoff=0.6)
+    return f" (did you mean {begins.get(near[0], near[0])!r}?)" if near and len(str(wrong)) <= _LONGEST_NAME else ""
 
 
 def suggestion(wrong: str, names: Iterable[str]) -> str:

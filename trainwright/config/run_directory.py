@@ -23,6 +23,19 @@ def run_directory(args: AllFields) -> Path:
     return anchored(args, str(args.output_dir))
 
 
+def make_run_directory(args: AllFields) -> None:
+    """Make the folder that :func:`run_directory` names, or say in a line why it cannot be made."""
+    folder = run_directory(args)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = "a file has that name" if isinstance(error, (FileExistsError, NotADirectoryError)) else error.strerror
+        raise ValueError(
+            f"output_dir={str(args.output_dir)!r}: the folder {folder} cannot be made ({why}); choose one that can be "
+            "written."
+        ) from error
+
+
 def anchored(args: AllFields, path: str | Path) -> Path:
     """``path`` as an absolute path, meant from where ``args`` were made."""
     made_in = Path(getattr(getattr(args, "_resolution", None), "working_directory", None) or ".")

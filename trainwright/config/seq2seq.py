@@ -5,6 +5,7 @@ from pathlib import Path
 
 from trainwright.config.arguments import TrainingArguments
 from trainwright.config.help import attach_help
+from trainwright.config.keywords import suggest_in_constructor
 
 
 @dataclass(repr=False)
@@ -29,3 +30,4 @@ class Seq2SeqTrainingArguments(TrainingArguments):
 
 
 attach_help(Seq2SeqTrainingArguments)
+suggest_in_constructor(Seq2SeqTrainingArguments)

@@ -81,6 +81,11 @@ def check_seeds(args: AllFields) -> None:
 def check_length(args: AllFields) -> None:
     """A run must have an end."""
     _refuse(
+        args.max_steps == 0 or args.max_steps < -1,
+        f"max_steps={args.max_steps} trains nothing: give a positive number of steps, or -1 (as if it were left out) "
+        "for as many as num_train_epochs makes.",
+    )
+    _refuse(
         args.max_steps <= 0 and args.num_train_epochs <= 0,
         f"num_train_epochs={args.num_train_epochs} trains nothing: give a positive number, or set max_steps.",
     )
@@ -151,7 +156,8 @@ def check_words(args: AllFields) -> None:
     ):
         value = getattr(args, name)
         listed = ", ".join(repr(choice) for choice in choices)
-        _refuse(value not in choices, f"{name}={value!r} is not known; choose one of {listed}.")
+        near = "" if value in choices else suggestion(str(value), [choice for choice in choices if choice is not None])
+        _refuse(value not in choices, f"{name}={value!r} is not known{near}; choose one of {listed}.")
     unknown = set(args.include_for_metrics) - {"inputs", "loss"}
     _refuse(unknown, f"include_for_metrics has {sorted(unknown)}; choose from 'inputs' and 'loss'.")
 

@@ -155,7 +155,8 @@ def read_yaml(text: str, source: str = "text", *, tagged: bool = False) -> Docum
         node = _composed(text, source)
     except yaml.MarkedYAMLError as error:
         line = "" if error.problem_mark is None else f":{error.problem_mark.line + 1}"
-        raise ConfigError(f"{source}{line}: {error.problem or error}.") from None
+        hint = ": indent with spaces" if "'\\t'" in str(error.problem) else ""
+        raise ConfigError(f"{source}{line}: {error.problem or error}{hint}.") from None
     except (yaml.YAMLError, UnicodeEncodeError) as error:
         raise ConfigError(f"{source}: {str(error).splitlines()[0]}.") from None
     reader = _Reader(source, tagged)

@@ -63,6 +63,20 @@ class RunTakenOver(RuntimeError):
         )
 
 
+class NotMetricsError(ValueError):
+    """``compute_metrics`` gave something else than numbers by name."""
+
+    def __init__(self, function: str, found: object) -> None:
+        super().__init__(
+            f"{function} returned {type(found).__name__} ({str(found)[:60]}), and must return a dict of numbers by "
+            "name, as in return {'accuracy': value}."
+        )
+
+
+class FirstStepError(ValueError):
+    """Why a training failed in its first step, and what to do; what was raised there is its ``__cause__``."""
+
+
 class StopRequested(BaseException):
     """Raised out of an evaluation, or a wait for data, where somebody asks to stop; the loop ends with it."""
 

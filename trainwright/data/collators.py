@@ -236,6 +236,12 @@ def _is_whole(value: object) -> bool:
 
 def _explain(key: str, values: Sequence[Any], error: Exception) -> NoReturn:
     """Say which field did not fit, and what to do about it."""
+    word = next((value for value in values if isinstance(value, str)), None)
+    if word is not None:
+        raise ValueError(
+            f"cannot make one tensor of {key!r}: it holds words, such as {word!r}. Give each class a number, as in "
+            "label2id = {'negative': 0, 'positive': 1}; texts are tokenized before they come here"
+        ) from error
     shapes = {tuple(np.shape(value)) if hasattr(value, "shape") else _outer_length(value) for value in values}
     reason = f"its samples differ in shape: {', '.join(sorted(map(str, shapes)))}" if len(shapes) > 1 else str(error)
     raise ValueError(

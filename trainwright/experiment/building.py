@@ -31,6 +31,7 @@ from trainwright.engines.torch.randomness import set_seed
 from trainwright.experiment.adapters import described, refuse_unusable, with_adapter
 from trainwright.experiment.ensembles import make_ensemble, numbered_for_bags, refuse_no_held_out
 from trainwright.experiment.media import with_whole_paths
+from trainwright.experiment.row_numbers import with_row_numbers
 from trainwright.experiment.sources import (
     BUILT_IN,
     as_dataset,
@@ -42,8 +43,8 @@ from trainwright.experiment.sources import (
     resolve,
 )
 from trainwright.experiment.tasks import task_kit, task_name
-from trainwright.experiment.tasks.base import Given, Prepared
-from trainwright.experiment.unused import unused_keys
+from trainwright.experiment.tasks.base import Given, MissingValues, Prepared
+from trainwright.experiment.unused import refuse_idle_settings, unused_keys
 from trainwright.trackers import build_tracker
 from trainwright.trainer.seq2seq import Seq2SeqTrainer
 from trainwright.trainer.trainer import Trainer
@@ -123,6 +124,7 @@ def build(loaded: Loaded, *, facts: dict[str, Any] | None = None, **more: Any) -
         raise ConfigError(f"{loaded.where(('data', 'train'))}: data.train is missing: what should it learn from?")
     refuse_unusable(loaded)
     task, args = arguments_for(loaded, **more)
+    refuse_idle_settings(loaded, args)
     for line in unused_keys(loaded, task) if rank_from_environment().rank == 0 else []:
         logging.getLogger("trainwright").warning(line)
     # Before the model is made: its first weights are part of what a seed gives.
@@ -155,6 +157,9 @@ def _prepared(task: str, seed: int, given: Given, train: object = None, evaluati
         return prepared
     except ConfigError:
         raise
+    except MissingValues as error:
+        told = with_row_numbers(given.loaded, error)
+        raise ConfigError(f"{given.loaded.where(('data',))}: {told}") from error
     except ValueError as error:
         raise ConfigError(f"{given.loaded.where(('data',))}: {error}") from error
 
@@ -214,7 +219,7 @@ def training_rows(loaded: Loaded, args: TrainingArguments) -> tuple[Any, Any]:
     elif data.holdout is not None or data.train in BUILT_IN:
         share = data.holdout if data.holdout is not None else _HOLDOUT
         if not 0 < share < 1:
-            raise loaded.error(("data", "holdout"), f"{share} should lie between 0 and 1.")
+            raise loaded.error(("data", "holdout"), f"{share} should be a share between 0 and 1, such as 0.1.")
         try:
             train, evaluation = hold_out(train, share, seed=0)
         except ValueError as error:

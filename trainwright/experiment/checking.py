@@ -22,6 +22,7 @@ from trainwright.config.extras import EXTRAS, install, is_installed
 from trainwright.config.fields import is_ours
 from trainwright.config.intervals import EVALUATE, SAVE, cadence
 from trainwright.config.loading import Loaded
+from trainwright.config.registry import suggestion
 from trainwright.engines.torch.targets import unwrap
 from trainwright.experiment.building import Built, arguments_for, build, run_folder, trackers_of
 from trainwright.experiment.running import SPEED, is_refusal, refuse_unwritable
@@ -69,6 +70,18 @@ def level_put_back() -> Iterator[None]:
     """``log_level`` sets the level of the whole process; a check is over soon."""
     logger = logging.getLogger("trainwright")
     level = logger.level
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
+def _without_a_word() -> Iterator[None]:
+    """That nothing is left to train is what was wanted."""
+    logger = logging.getLogger("trainwright")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
@@ -152,7 +165,8 @@ def _tried(built: Built, folder: Path) -> list[tuple[str, str]]:
     (checkpoint,) = list_checkpoints(folder)
     size = sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
     before = {name: value.clone() for name, value in unwrap(trainer.model).state_dict().items()}
-    trainer.train(resume_from_checkpoint=str(checkpoint))
+    with _without_a_word():
+        trainer.train(resume_from_checkpoint=str(checkpoint))
     after = unwrap(trainer.model).state_dict()
     same = all(torch.equal(value, after[name]) for name, value in before.items())
     lines.append(("save and load", "the weights came back as they were" if same else "the weights CHANGED"))
@@ -167,7 +181,8 @@ def _refuse_missing_metric(built: Built, names: list[str]) -> None:
     wanted = built.args.metric_for_best_model
     if wanted is not None and f"eval_{wanted.removeprefix('eval_')}" not in names:
         raise built.loaded.error(
-            ("training", "metric_for_best_model"), f"an evaluation gives {', '.join(sorted(names))}, and no {wanted}."
+            ("training", "metric_for_best_model"),
+            f"an evaluation gives {', '.join(sorted(names))}, and no {wanted}{suggestion(f'eval_{wanted}', names)}.",
         )
 
 

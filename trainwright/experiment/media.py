@@ -14,6 +14,7 @@ from torch import Tensor
 
 from trainwright.config.extras import install, is_installed
 from trainwright.experiment.sources import IMAGE_FILES
+from trainwright.experiment.tasks.base import MissingValues, is_missing
 
 SOUND_FILES = (".wav", ".flac", ".ogg", ".mp3")
 #: Full scale of whole numbers of so many bytes.
@@ -131,7 +132,7 @@ def expect_something(values: Iterable[Any], column: str) -> None:
     """No row may be without a value."""
     missing = sum(value is None for value in values)
     if missing:
-        raise ValueError(f"{missing} rows have nothing in {column!r}: remove them, or fill them in.")
+        raise MissingValues(column, f"{missing} rows have nothing in {column!r}", is_missing)
 
 
 def varied_image(image: Any) -> Any:

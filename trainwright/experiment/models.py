@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -14,6 +17,8 @@ from trainwright.config.options import fitting_options
 from trainwright.config.origin import OURS, library_of
 from trainwright.config.refused_versions import refuse_unsafe_transformers
 from trainwright.config.registry import find, load_object, registered, split_reference, suggestion
+from trainwright.config.yaml12 import Place
+from trainwright.experiment.hub import means_missing, not_here, offline_where_unreachable
 from trainwright.experiment.sources import is_by_name, resolve
 
 _ARCHITECTURES = {
@@ -51,7 +56,10 @@ def build_local(loaded: Loaded, **sizes: object) -> nn.Module:
         accepted = {name: value for name, value in sizes.items() if name in takes}
         inspect.signature(make).bind(**{**accepted, **section.options})
     except TypeError as error:
-        raise loaded.error(("model", "options"), f"{section.name} {error}; the data gives {_listed(sizes)}.") from None
+        unknown = next((key for key in section.options if key not in inspect.signature(make).parameters), "")
+        near = suggestion(unknown, inspect.signature(make).parameters) if unknown else ""
+        told = f"{section.name} {error}{near}; the data gives {_listed(sizes)}."
+        raise loaded.error(("model", "options"), told) from None
     is_ours = library_of(make) == OURS
     options = {**accepted, **section.options}
     try:
@@ -94,16 +102,38 @@ def build_pretrained(loaded: Loaded, auto_class: str, trained: str | None = None
     library = transformers_library(loaded)
     auto = getattr(library, auto_class)
     name = trained or resolve(loaded, ("model", "name"), section.name)
+    _refuse_other_number_of_labels(loaded, settings)
     # Said, so that nobody is asked at a prompt whether code may run.
     options = {"trust_remote_code": False, **settings, **section.options}
-    try:
+    with _read_by_name(loaded, ("model", "name"), name):
         if section.pretrained or trained:
             # Never a pickle that runs: transformers reads .bin files with weights_only.
             return auto.from_pretrained(name, **options)
         return auto.from_config(library.AutoConfig.from_pretrained(name, **options))
-    except (OSError, ValueError, TypeError) as error:
-        near = suggestion(section.name, registered("model"))
-        raise loaded.error(("model", "name"), f"{_first_line(error)}{near}") from error
+
+
+def _refuse_other_number_of_labels(loaded: Loaded, settings: dict[str, Any]) -> None:
+    """A head with fewer outputs than there are classes learns something else, or nothing."""
+    said, found = loaded.experiment.model.options.get("num_labels"), settings.get("num_labels")
+    if isinstance(said, int) and isinstance(found, int) and (said < found or (found == 1) != (said == 1)):
+        data = "a number to predict" if found == 1 else f"{found} classes"
+        raise loaded.error(
+            ("model", "options", "num_labels"), f"{said} contradicts the data, which has {data}: leave it out."
+        )
+
+
+@contextmanager
+def _read_by_name(loaded: Loaded, place: Place, name: str) -> Iterator[None]:
+    """What transformers says about a name, in one line and at the place where the name was written."""
+    is_here = Path(name).exists()
+    with nullcontext(False) if is_here else offline_where_unreachable() as is_offline:
+        try:
+            yield
+        except (OSError, ValueError, TypeError) as error:
+            near = suggestion(name, registered("model"))
+            if is_offline and means_missing(error):
+                raise loaded.error(place, not_here(name, "model", near)) from error
+            raise loaded.error(place, f"{_first_line(error)}{near}") from error
 
 
 def limit_length(given: Any, facts: dict[str, Any], model: nn.Module, tokenizer: Any) -> None:
@@ -127,22 +157,18 @@ def processor_of(loaded: Loaded, auto_class: str, trained: str | None = None) ->
     name = trained or resolve(loaded, ("model", key), section.tokenizer or section.name)
     remote = {"trust_remote_code": bool(section.options.get("trust_remote_code", False))}
     library = transformers_library(loaded)
-    try:
+    with _read_by_name(loaded, ("model", key), name):
         return getattr(library, auto_class).from_pretrained(name, **remote)
-    except (OSError, ValueError) as error:
-        raise loaded.error(("model", key), _first_line(error)) from error
 
 
 def task_of_pretrained(loaded: Loaded) -> str | None:
     """The task that a model's configuration says it was made for."""
     name = resolve(loaded, ("model", "name"), loaded.experiment.model.name)
     library = transformers_library(loaded)
-    try:
+    with _read_by_name(loaded, ("model", "name"), name):
         config = library.AutoConfig.from_pretrained(
             name, trust_remote_code=bool(loaded.experiment.model.options.get("trust_remote_code", False))
         )
-    except (OSError, ValueError) as error:
-        raise loaded.error(("model", "name"), _first_line(error)) from error
     for architecture in config.architectures or []:
         for ending, task in _ARCHITECTURES.items():
             if architecture.endswith(ending):

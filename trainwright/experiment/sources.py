@@ -22,7 +22,8 @@ from trainwright.config.registry import find, is_registered, load_object, regist
 from trainwright.config.shipped import SHIPPED
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.config.yaml12 import Place
-from trainwright.experiment.tables import OWN_READERS, Table, read_table
+from trainwright.experiment.hub import NotHere, means_missing, not_here, offline_where_unreachable
+from trainwright.experiment.tables import NOT_UTF8, OWN_READERS, Table, read_table
 
 _READERS = {
     ".csv": "csv",
@@ -51,7 +52,8 @@ def resolve(loaded: Loaded, place: Place, name: str) -> str:
     if path.exists() or glob.glob(str(path)):
         return str(path.resolve()) if path.exists() else str(path.absolute())
     if name.startswith((".", "/", "~")) or Path(name).suffix.lower() in _READERS:
-        raise loaded.error(place, f"there is no {path}.")
+        beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise loaded.error(place, f"there is no {path}{suggestion(path.name, beside)}.")
     return name
 
 
@@ -87,6 +89,9 @@ def load_rows(
         return _read(found, options, split or loaded.experiment.data.train_split)
     except ConfigError:
         raise
+    except NotHere as error:
+        near = suggestion(wanted, registered("dataset"))
+        raise loaded.error(place, not_here(wanted, "dataset", near)) from error
     except Exception as error:
         # Anything: many readers, each with errors of its own.
         problem = f"{wanted!r} cannot be read: {_reason(error)}{suggestion(wanted, registered('dataset'))}"
@@ -113,6 +118,8 @@ def _reason(error: BaseException) -> str:
         return "it has no rows."
     only_says_so = isinstance(error, class_if_imported("datasets.exceptions", "DatasetGenerationError"))
     told = error.__cause__ if error.__cause__ is not None and only_says_so else error
+    if isinstance(told, UnicodeDecodeError):
+        return NOT_UTF8
     text = str(told).strip().splitlines()
     return text[0] if text and type(told) is not StopIteration else "it has no rows."
 
@@ -158,7 +165,7 @@ def _read(name: str, options: dict[str, Any], split: str) -> Any:
         return _folder(_library(), path, options, split)
     files = [name] if path.is_file() else sorted(glob.glob(name))
     if not files:
-        return _library().load_dataset(name, split=split, **options)
+        return _from_hub(name, split, options)
     kinds = {_READERS.get(Path(file).suffix.lower()) for file in files}
     if len(kinds) != 1 or None in kinds:
         raise ConfigError(f"{name}: the endings of data files may be {', '.join(_READERS)}, one kind at a time.")
@@ -168,6 +175,17 @@ def _read(name: str, options: dict[str, Any], split: str) -> Any:
     if kind in OWN_READERS and not is_installed("datasets"):
         return read_table(files, kind, options)
     return _library().load_dataset(kind, data_files=files, split="train", **options)
+
+
+def _from_hub(name: str, split: str, options: dict[str, Any]) -> Any:
+    datasets = _library()
+    with offline_where_unreachable() as is_offline:
+        try:
+            return datasets.load_dataset(name, split=split, **options)
+        except Exception as error:
+            if is_offline and means_missing(error):
+                raise NotHere(name) from error
+            raise
 
 
 def _folder(datasets: Any, path: Path, options: dict[str, Any], split: str) -> Any:
@@ -202,8 +220,10 @@ def split_names(loaded: Loaded, name: str) -> list[str]:
         return list(_library().load_from_disk(str(path)))
     if path.exists() or glob.glob(str(path)) or split_reference(name) or is_registered("dataset", name):
         return [child.name for child in path.iterdir() if child.is_dir()] if path.is_dir() else []
+    datasets = _library()
     try:
-        return list(_library().get_dataset_split_names(name, **_name_of(loaded.experiment.data.options)))
+        with offline_where_unreachable():
+            return list(datasets.get_dataset_split_names(name, **_name_of(loaded.experiment.data.options)))
     except Exception as error:
         # Offline, or a dataset that does not say: a copy that is here may still be read, so this is not the end.
         warnings.warn(
@@ -244,7 +264,8 @@ def pick_column(loaded: Loaded, key: str, given: str | None, rows: object, usual
     columns = columns_of(rows)
     if given is not None:
         if given not in columns:
-            raise loaded.error(("data", key), f"there is no column {given!r}; there are {', '.join(columns)}.")
+            near = suggestion(given, columns)
+            raise loaded.error(("data", key), f"there is no column {given!r}{near}; there are {', '.join(columns)}.")
         return given
     for name in usual:
         if name in columns:

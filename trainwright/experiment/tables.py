@@ -32,7 +32,11 @@ _LARGEST = 2**63
 #: Kinds of files that :func:`read_table` reads.
 OWN_READERS = ("csv", "json", "text")
 #: Of the readers of ``datasets``, the options that are known here too.
-OPTIONS = ("delimiter", "sep")
+OPTIONS = ("delimiter", "sep", "encoding")
+#: What to do about a file in another encoding.
+NOT_UTF8 = (
+    "it is not in UTF-8. Save it as UTF-8, or name its encoding: data.options={encoding: latin-1} (or cp1252, utf-16)."
+)
 
 
 class Table:
@@ -84,17 +88,22 @@ def read_table(files: list[str], kind: str, options: dict[str, Any]) -> Table:
         raise ConfigError(f"data.options {unknown[0]} needs the package datasets: {install('datasets')}")
     if kind == "csv":
         delimiter = options.get("delimiter", options.get("sep", ","))
-        return _joined(files, [_csv(Path(file), delimiter) for file in files], _typed_words)
+        encoding = options.get("encoding") or "utf-8-sig"
+        return _joined(files, [_csv(Path(file), delimiter, encoding) for file in files], _typed_words)
     if kind == "json":
         return _joined(files, [_json(Path(file)) for file in files], _typed_values)
     return Table({"text": [line for file in files for line in _lines(Path(file))]})
 
 
-def _text(path: Path) -> str:
+def _text(path: Path, encoding: str = "utf-8-sig") -> str:
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return path.read_bytes().decode(encoding)
+    except LookupError:
+        raise ConfigError(f"data.options: there is no encoding {encoding!r}; write latin-1, cp1252 or utf-8.") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8.") from None
+        if encoding != "utf-8-sig":
+            raise ConfigError(f"{path} is not in {encoding} (byte {error.start}): name another encoding.") from None
+        raise ConfigError(f"{path}: byte {error.start} shows that {NOT_UTF8}") from None
 
 
 def _lines(path: Path) -> list[str]:
@@ -116,8 +125,8 @@ def _joined(files: list[str], parts: list[dict[str, list[Any]]], typed: Callable
 # ---- CSV
 
 
-def _csv(path: Path, delimiter: str) -> dict[str, list[str | None]]:
-    text = _text(path)
+def _csv(path: Path, delimiter: str, encoding: str = "utf-8-sig") -> dict[str, list[str | None]]:
+    text = _text(path, encoding)
     if "\0" in text:
         raise ConfigError(f"{path} has zero bytes in it: it is not a text file.")
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from trainwright.config.arguments import TrainingArguments
 from trainwright.config.loading import Loaded
 from trainwright.config.registry import split_reference
 from trainwright.experiment.models import is_local
@@ -44,6 +45,23 @@ def unused_keys(loaded: Loaded, task: str) -> list[str]:
     if loaded.experiment.search is not None:
         found.append((("search",), "this is one training; trainwright sweep makes many"))
     return [f"{loaded.where(place)}: {'.'.join(place)} does nothing: {why}." for place, why in found]
+
+
+def refuse_idle_settings(loaded: Loaded, args: TrainingArguments) -> None:
+    """Settings that would be passed over in a training from a file, though they ask for something."""
+    said = loaded.experiment.training
+    if said.get("resume_from_checkpoint"):
+        raise loaded.error(
+            ("training", "resume_from_checkpoint"),
+            "leave it out: the same command again resumes the run in its folder, and so does `trainwright resume RUN`. "
+            "A particular checkpoint is for Python: Trainer(...).train(resume_from_checkpoint=...).",
+        )
+    if said.get("use_cpu") is False and args.engine == "torch" and args.device.type == "cpu":
+        raise loaded.error(
+            ("training", "use_cpu"),
+            "false asks for a GPU, and torch sees none on this machine: leave it out to train on the CPU where there "
+            "is no GPU, or write true.",
+        )
 
 
 def _has_no_splits(loaded: Loaded) -> bool:

@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from trainwright.callbacks.tracking import TrackerCallback
 from trainwright.checkpoint.delivery import delivery_to
 from trainwright.config import TrainingArguments, adopt_arguments, check_device
-from trainwright.config.run_directory import run_directory
+from trainwright.config.fields import AllFields
+from trainwright.config.keywords import suggests_keywords
+from trainwright.config.run_directory import make_run_directory
 from trainwright.core.backend import Backend
 from trainwright.core.checkpointer import Checkpointer
 from trainwright.core.phases import Phase
@@ -56,6 +58,11 @@ from trainwright.training.train import locked, new_run, train
 logger = logging.getLogger("trainwright")
 
 
+def _belongs_to_arguments(name: str) -> str:
+    is_one = name in AllFields.__dataclass_fields__
+    return f" (it is an argument: Trainer(args=TrainingArguments({name}=...)))" if is_one else ""
+
+
 class Trainer(Methods):
     """Train, evaluate and predict with a torch model.
 
@@ -76,6 +83,7 @@ class Trainer(Methods):
     2
     """
 
+    @suggests_keywords(_belongs_to_arguments)
     @leaves_at_once("the Trainer was built", marks=True)
     def __init__(
         self,
@@ -134,7 +142,7 @@ class Trainer(Methods):
         if given.push_to_hub:
             self.init_hf_repo()
         if given.should_save:
-            run_directory(given).mkdir(parents=True, exist_ok=True)
+            make_run_directory(given)
         setup.fire("on_init_end")
         setup.memory.stop("init")
 

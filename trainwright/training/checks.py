@@ -8,7 +8,7 @@ from typing import Any
 
 from trainwright.checkpoint.left_out import LeftOut
 from trainwright.checkpoint.optimizer_state import flatten_optimizer
-from trainwright.core.errors import MissingMetricError
+from trainwright.core.errors import MissingMetricError, NotMetricsError
 from trainwright.data.own_data import may_ask_the_clock, unknown_in
 from trainwright.data.position import LastBatch, starts_by_index
 from trainwright.data.seeding import MapFetch
@@ -60,7 +60,7 @@ def _metrics_of_one_batch(setup: Setup, prefix: str) -> list[str] | None:
     try:
         loader = setup.hooks().get_eval_dataloader(setup.eval_dataset if chosen is None else chosen)
         output = setup.hooks().evaluation_loop(_first_batch(loader), "Looking ahead", metric_key_prefix=prefix)
-    except MissingMetricError:
+    except (MissingMetricError, NotMetricsError):
         raise
     except Exception as error:
         # One batch may be too little for a metric, for instance if it holds only one class.

@@ -30,6 +30,7 @@ from trainwright.engines.torch.precision import full_eval_dtype, half_evaluation
 from trainwright.engines.torch.targets import base_model, find_labels
 from trainwright.loop.evaluate import EvaluationPlan, is_streaming_metric
 from trainwright.loop.evaluate import evaluate as run_plan
+from trainwright.training.checked_metrics import checked_metrics
 from trainwright.training.evaluation_details import note_predictions
 from trainwright.training.hooks import is_overridden
 from trainwright.training.losses import prepare_loss
@@ -209,7 +210,7 @@ def evaluation_loop(
 
     plan = EvaluationPlan(
         step=step,
-        compute_metrics=None if loss_only else setup.compute_metrics,
+        compute_metrics=None if loss_only else checked_metrics(setup.compute_metrics),
         keep_predictions=not loss_only,
         concatenate=setup.args.eval_do_concat_batches,
         batch_metrics=setup.args.batch_eval_metrics,

@@ -31,6 +31,7 @@ from trainwright.training.data import refuse_to_limit, settle_workers
 from trainwright.training.dev_run import say_it_was_a_try, starts_anew
 from trainwright.training.evaluation_details import forget_later_evaluations
 from trainwright.training.finish import announce, note_the_end, refuse_to_look_saved
+from trainwright.training.first_step.watch import FirstStep
 from trainwright.training.guards import dismiss_guards, set_guards
 from trainwright.training.loss_groups import prepare_loss_groups
 from trainwright.training.losses import prepare_loss, refuse_pieces
@@ -175,13 +176,16 @@ def _train_to_the_end(run: TrainingRun, checkpoint: Path | None) -> None:
         clear_finished(run_folder(setup))
         forget_later_evaluations(run_folder(setup), setup.state.global_step)
     warn_if_inexact(run, run.loader)
+    watched: FirstStep | None = None
     with _stop_requests(run) as run.stops:
         try:
             accelerate(run)
             look_for_what_fits(run)
             announce(run)
             begin_steps(run)
+            watched = FirstStep(run)
             outcome = fit(run)
+            watched.end()
         except StopRequested as stop:
             # Before the loop.
             outcome = Stopped(stop.reason, stop.by_keyboard)
@@ -195,6 +199,8 @@ def _train_to_the_end(run: TrainingRun, checkpoint: Path | None) -> None:
         except Exception as error:
             if not run.stops.explains(error):
                 rescue(run, error)
+                if watched is not None:
+                    watched.explain(error)
                 raise
             outcome = Stopped(run.stops.reason)
         if isinstance(outcome, Stopped):

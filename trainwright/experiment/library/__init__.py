@@ -9,9 +9,9 @@ from trainwright.config.errors import ConfigError
 from trainwright.config.extras import install, is_installed, pip_name
 from trainwright.config.registry import suggestion
 
-_HOME = Path(__file__).parent
+HOME = Path(__file__).parent
 #: Conversations about animals, written for this project.
-CHATS = _HOME / "chats.jsonl"
+CHATS = HOME / "chats.jsonl"
 SCHEMA = "experiment.schema.json"
 _TEXTS = ("transformers", "datasets")
 #: Optional packages that an experiment needs.
@@ -37,7 +37,7 @@ _COMPANIONS = {
 def descriptions() -> dict[str, str]:
     """The first comment of each, by name."""
     found = {}
-    for path in sorted(_HOME.glob("*.yaml")):
+    for path in sorted(HOME.glob("*.yaml")):
         comments = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("# ")]
         first = next(line for line in comments if "$schema" not in line).removeprefix("# ")
         found[path.stem] = first.partition(" Needs: ")[0].rstrip(":")
@@ -72,7 +72,7 @@ def hand_over(name: str, target: Path) -> list[Path]:
     try:
         for path, source in copies.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(_HOME / source, path)
+            shutil.copyfile(HOME / source, path)
     except OSError as error:
         raise ConfigError(f"{target} cannot be written: {error.strerror}.") from None
     return list(copies)

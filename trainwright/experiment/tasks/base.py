@@ -91,11 +91,30 @@ class TensorRows(Dataset):
         return {name: values[index] for name, values in self.columns.items()}
 
 
+class MissingValues(ValueError):
+    """Rows without a value where each needs one."""
+
+    advice = "remove them, or fill them in."
+
+    def __init__(self, column: str, text: str, is_wrong: Callable[[Any], bool]) -> None:
+        super().__init__(f"{text}: {self.advice}")
+        self.column, self.text, self.is_wrong = column, text, is_wrong
+
+
+def is_missing(value: object) -> bool:
+    """None, or not a number.
+
+    >>> is_missing(None), is_missing(float("nan")), is_missing(0)
+    (True, True, False)
+    """
+    return value is None or value != value
+
+
 def classes_of(values: list[Any], column: str) -> list[str]:
     """The names of the classes that a column holds; ValueError where it cannot be learned."""
-    missing = sum(value is None or value != value for value in values)
+    missing = sum(map(is_missing, values))
     if missing:
-        raise ValueError(f"{missing} of {len(values)} rows have nothing in {column!r}: remove them, or fill them in.")
+        raise MissingValues(column, f"{missing} of {len(values)} rows have nothing in {column!r}", is_missing)
     if any(isinstance(value, (list, dict)) for value in values):
         raise ValueError(f"{column!r} holds lists or objects; a label is one word or number.")
     found = labels_of(values)

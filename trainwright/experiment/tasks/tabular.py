@@ -13,7 +13,7 @@ from trainwright.config.loading import Loaded
 from trainwright.experiment import measures
 from trainwright.experiment.models import build_local
 from trainwright.experiment.sources import columns_of, expect_columns, pick_column
-from trainwright.experiment.tasks.base import Given, Prepared, TensorRows, classes_of, labels_of
+from trainwright.experiment.tasks.base import Given, MissingValues, Prepared, TensorRows, classes_of, labels_of
 
 _TARGETS = ("target", "label", "labels", "y", "class")
 #: Whole numbers with more values than this are amounts, not classes.
@@ -99,13 +99,15 @@ class TabularRegression(Tabular):
 
 def finite(values: Any, column: str) -> list[float]:
     """The numbers to predict; none may be missing or infinite."""
-    wrong = [value for value in values if not isinstance(value, (int, float)) or not math.isfinite(value)]
+    wrong = [value for value in values if _is_no_number(value)]
     if wrong:
-        raise ValueError(
-            f"{len(wrong)} of {len(values)} rows have no finite number in {column!r} (such as {wrong[0]!r}): "
-            "remove them, or fill them in."
-        )
+        text = f"{len(wrong)} of {len(values)} rows have no finite number in {column!r} (such as {wrong[0]!r})"
+        raise MissingValues(column, text, _is_no_number)
     return [float(value) for value in values]
+
+
+def _is_no_number(value: Any) -> bool:
+    return not isinstance(value, (int, float)) or not math.isfinite(value)
 
 
 def _are_classes(values: list[Any]) -> bool:

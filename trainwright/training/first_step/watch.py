@@ -1,0 +1,80 @@
+"""Watches a run's first step, and is gone from the second on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from trainwright.core.errors import FirstStepError, lost_a_peer
+from trainwright.engines.torch.memory import is_out_of_memory
+from trainwright.training.first_step.inputs import (
+    explain_columns,
+    explain_missing_labels,
+    explain_ragged_samples,
+    explain_words_as_labels,
+)
+from trainwright.training.first_step.layers import RAISED_BY_TORCH, explain_layer, note_on
+from trainwright.training.first_step.losses import explain_loss
+from trainwright.training.first_step.scene import Scene
+from trainwright.training.first_step.targets import explain_labels, explain_labels_on_a_device, refuse_impossible_labels
+from trainwright.training.run import TrainingRun
+
+logger = logging.getLogger("trainwright")
+
+_EXPLANATIONS: tuple[Callable[[Scene], str | None], ...] = (
+    explain_words_as_labels,
+    explain_ragged_samples,
+    explain_columns,
+    explain_missing_labels,
+    explain_labels,
+    explain_loss,
+    explain_layer,
+    explain_labels_on_a_device,
+)
+
+
+class FirstStep:
+    """Takes the place of the run's observer for one step, and keeps its batches meanwhile."""
+
+    def __init__(self, run: TrainingRun) -> None:
+        self._run, self._usual = run, run.observe_step
+        self._batches: list[Any] = []
+        self.is_over = False
+        run.observe_step = self
+
+    def __call__(self, batches: list[Any]) -> None:
+        if self._usual is not None:
+            self._usual(batches)
+        if self._batches or self.is_over:
+            self.end()
+            return
+        self._batches = batches
+        refuse_impossible_labels(self._run.setup, batches)
+
+    def end(self) -> None:
+        """The step went well, or the run is over."""
+        self._batches, self.is_over = [], True
+        # Somebody may have put an observer of his own around this one since.
+        if self._run.observe_step is self:
+            self._run.observe_step = self._usual
+
+    def explain(self, error: Exception) -> None:
+        """Raise an error that says why the first step failed, where that is known; else leave a note where."""
+        if self.is_over or not isinstance(error, RAISED_BY_TORCH) or is_out_of_memory(error) or lost_a_peer(error):
+            return
+        scene = Scene.of(self._run.setup, self._batches, error)
+        for explain in _EXPLANATIONS:
+            if (text := _said(explain, scene)) is not None:
+                raise FirstStepError(text) from error
+        if (note := _said(note_on, scene)) is not None:
+            error.add_note(note)
+
+
+def _said(explain: Callable[[Scene], str | None], scene: Scene) -> str | None:
+    try:
+        return explain(scene)
+    except Exception as second:
+        # The error itself is what somebody has to see. A GPU that has failed cannot be asked for anything.
+        logger.debug("The error could not be explained: %s: %s", type(second).__name__, second)
+        return None
