@@ -57,6 +57,15 @@ def test_init_guesses_from_the_data(place: Path) -> None:
     assert found["data"] == {"train": "reviews.csv", "text": "review", "target": "stars", "holdout": 0.2}
 
 
+def test_conversations_are_for_a_chat_model(place: Path) -> None:
+    """A tiny model, conversations and all, are those that come with the package."""
+    assert call("cp", "chat").exit_code == 0
+    assert call("init", "--data", "chats.jsonl", "--model", "./tiny-chat").exit_code == 0
+    assert yaml.safe_load((place / "experiment.yaml").read_text())["model"]["task"] == "chat"
+    found = call("check", "experiment.yaml", "training.use_cpu=true", "model.pretrained=false")
+    assert found.exit_code == 0, found.output
+
+
 def test_init_asks_three_questions(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(starting, "_is_at_a_terminal", lambda: True)
     done = call("init", answers="table.csv\n\n\n")

@@ -19,7 +19,7 @@ def init(
     data: Annotated[
         str | None, typer.Option(help="A file, a folder, digits or characters (built in), or a name on the Hub.")
     ] = None,
-    task: Annotated[str | None, typer.Option(help="table, texts, language-model or images.")] = None,
+    task: Annotated[str | None, typer.Option(help="table, texts, language-model, images or chat.")] = None,
     model: Annotated[str | None, typer.Option(help="mlp, cnn, char-lm, or a name on the Hub.")] = None,
     target: Annotated[str | None, typer.Option(help="The column to predict.", show_default="a usual name")] = None,
     output: Annotated[Path, typer.Option(help="The file to write.")] = Path("experiment.yaml"),
@@ -35,7 +35,9 @@ def init(
             data = typer.prompt("Which data? A file, a folder, or digits (built in)", default="digits")
         what = wanted(read_for_init(data), task, model, target)
         if asks:
-            kind = task or typer.prompt("What is it for? table, texts, language-model or images", default=what.kind)
+            kind = task or typer.prompt(
+                "What is it for? table, texts, language-model, images or chat", default=what.kind
+            )
             what = wanted(data, kind, model, target)
             model = model or typer.prompt("Which model?", default=what.model)
             what = wanted(data, kind, model, target)

@@ -19,6 +19,7 @@ KINDS = {
     "texts": ("text-classification", "distilbert-base-uncased", "label texts"),
     "language-model": ("causal-lm", "char-lm", "continue texts"),
     "images": ("image-classification", "cnn", "tell images apart"),
+    "chat": ("chat", "HuggingFaceTB/SmolLM2-135M-Instruct", "answer as in these conversations"),
 }
 _READERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 _TARGETS = ("target", "label", "labels", "class", "y", "price", "score")
@@ -29,6 +30,12 @@ _NOTES = {
     "cnn": "learns from nothing; a name on the Hugging Face Hub, such as google/vit-base-patch16-224-in21k, knows more",
     "char-lm": "a small network that reads characters; gpt2 and other names on the Hugging Face Hub know more",
 }
+
+
+_ADAPTER = (
+    "# adapter: {kind: lora, r: 16}            # train a small adapter and leave the model's weights as they are",
+    "",
+)
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,8 @@ def guess(data: str, table: Table | None) -> str:
         return "images"
     if data == "characters" or path.suffix.lower() in (".txt", ".text", ".md"):
         return "language-model"
+    if table is not None and _holds_conversations(table):
+        return "chat"
     return "texts" if table is not None and _text_column(table) is not None else "table"
 
 
@@ -119,11 +128,12 @@ def text_of(what: Wanted, file: Path) -> str:
     lines += [
         "",
         "training:",
-        _line("num_train_epochs", 3 if what.kind == "texts" else 10, "times through the data"),
-        _line("per_device_train_batch_size", 16, "samples per step, on each GPU or CPU"),
+        _line("num_train_epochs", 3 if what.kind in ("texts", "chat") else 10, "times through the data"),
+        _line("per_device_train_batch_size", 8 if what.kind == "chat" else 16, "samples per step, on each GPU or CPU"),
         "  # learning_rate: 1e-3                 # left out: what suits the task",
         "  # bf16: true                          # on a GPU that has it: twice as fast",
         "",
+        *_ADAPTER * (what.kind == "chat"),
         "# callbacks:",
         "#   early_stopping: {patience: 3}       # stop after three evaluations that are no better",
         "",
@@ -155,6 +165,11 @@ def _table(data: str) -> Table | None:
     if reader is None or not Path(data).is_file():
         return None
     return read_table([data], reader, {"delimiter": "\t"} if data.lower().endswith(".tsv") else {})
+
+
+def _holds_conversations(table: Table) -> bool:
+    names = set(table.column_names)
+    return bool(names & {"messages", "conversations"}) or names >= {"instruction", "output"}
 
 
 def _text_column(table: Table | None) -> str | None:
