@@ -225,7 +225,7 @@ chapter(
     (
         "An example that does not exist",
         "cp tabel",
-        "There is no experiment 'tabel' (did you mean 'table'?); there are characters, digits, "
+        "There is no experiment 'tabel' (did you mean 'table'?); there are characters, chat, digits, "
         "image-folder, language-model, own-module, summaries, table, text-classification.",
     ),
     (
@@ -236,7 +236,7 @@ chapter(
     (
         "A beginning for a task that does not exist",
         "init --data table.csv --task tabel",
-        "--task 'tabel' is not known (did you mean 'table'?); there are table, texts, language-model, images.",
+        "--task 'tabel' is not known (did you mean 'table'?); there are table, texts, language-model, images, chat.",
     ),
     (
         "A beginning where nobody can answer",
@@ -253,7 +253,7 @@ chapter(
         "Exporting to a format that does not exist",
         "export . --to onxx",
         "Invalid value for '--to': Value error, 'onxx' is not one of 'hf', 'safetensors', "
-        "'compressed-tensors', 'onnx', 'torch-2:4'.",
+        "'compressed-tensors', 'onnx', 'torch-2:4', 'merged'.",
     ),
     ("Verifying what is no checkpoint", "verify .", ". holds no finished checkpoint."),
 )
