@@ -77,6 +77,7 @@ class Acceleration:
         """For checkpoints: a resume uses the same, if it runs on the same."""
         return {
             "asked": self.asked,
+            "memory_budget": self.situation.memory_budget,
             "used": [technique.name for technique in self.used()],
             "on": machine(self.situation.device),
             "shapes": self.shapes,
@@ -99,7 +100,11 @@ def accelerate(run: TrainingRun) -> None:
     stored = run.acceleration_then
     is_same_machine = stored is None or stored["on"] == machine(situation.device)
     # A setting that was changed acts, as any other.
-    then = stored if is_same_machine and stored and stored["asked"] == setup.args.acceleration else None
+    is_same_wish = stored is not None and (stored["asked"], stored.get("memory_budget")) == (
+        setup.args.acceleration,
+        setup.args.memory_budget,
+    )
+    then = stored if is_same_machine and is_same_wish else None
     for technique in TECHNIQUES:
         why = _why_not(technique, situation, setup.args.acceleration, then)
         if why is None:

@@ -65,6 +65,7 @@ def at_first_call(network: nn.Module, act: Callable[[Call], None]) -> Iterator[N
         if module.training and torch.is_grad_enabled():
             handle.remove()
             act(Call(args, kwargs))
+            _let_it_begin(module, kwargs)
 
     # After hooks of others: what is repeated is what comes of them, and they do not hear of it.
     handle = network.register_forward_pre_hook(first, with_kwargs=True)
@@ -72,6 +73,20 @@ def at_first_call(network: nn.Module, act: Callable[[Call], None]) -> Iterator[N
         yield
     finally:
         handle.remove()
+
+
+def _let_it_begin(network: nn.Module, kwargs: dict[str, Any]) -> None:
+    """What was put around the network's call finds this one begun already; it is for it, too."""
+    begin = getattr(network._compiled_call_impl, "begin", None)
+    if begin is None:
+        return
+    within = begin(kwargs)
+
+    def end(*_: Any) -> None:
+        handle.remove()
+        within.close()
+
+    handle = network.register_forward_hook(end, always_call=True)
 
 
 def judge(setup: Setup, situation: Situation, candidates: list[Technique], call: Call, then: Any) -> Verdict:

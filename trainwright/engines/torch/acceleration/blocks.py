@@ -86,6 +86,8 @@ class CompiledBlocks:
             return "torch_compile=True compiles the whole network"
         if not repeated_blocks(situation.network):
             return "the network has no repeated blocks"
+        if situation.memory_budget is not None and getattr(situation.network, "is_gradient_checkpointing", False):
+            return "its layers are computed again already (gradient_checkpointing_enable)"
         if any(is_compiled_by_others(block) for block in repeated_blocks(situation.network)):
             return "its blocks are compiled already"
         is_wanted = situation.is_asked_for or situation.memory_budget is not None
@@ -97,6 +99,7 @@ class CompiledBlocks:
         return None
 
     def install(self, situation: Situation) -> Undo:
+        _forget_another_budget(situation.memory_budget)
         settings = ExitStack()
         settings.enter_context(compiler_settings(situation.memory_budget))
         start_compilers(situation.device)
@@ -110,6 +113,16 @@ class CompiledBlocks:
             settings.close()
 
         return undo
+
+
+#: What this process compiled blocks with last: torch would use the same code again, whatever is wanted now.
+_last_budget: list[float | None] = [None]
+
+
+def _forget_another_budget(wanted: float | None) -> None:
+    if _last_budget[0] != wanted:
+        torch.compiler.reset()
+        _last_budget[0] = wanted
 
 
 def is_compiled_by_others(module: nn.Module) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trainwright.engines.torch.acceleration.proof import Passes, scalar_of, trained
+from trainwright.engines.torch.acceleration.proof import Passes, scalar_of, trained, without_hooks
 from trainwright.engines.torch.acceleration.undisturbed import undisturbed
 from trainwright.engines.torch.memory import is_out_of_memory, release_memory
 
@@ -57,7 +57,7 @@ def cost_of(passes: Passes) -> Cost:
             torch.cuda.synchronize(device)
         start = time.perf_counter()
         with passes.autocast():
-            loss = scalar_of(passes.network.forward(*call.args, **call.kwargs))
+            loss = scalar_of(without_hooks(passes.network)(*call.args, **call.kwargs))
         torch.autograd.grad(loss, weights, allow_unused=True)
         if on_gpu:
             torch.cuda.synchronize(device)

@@ -10,7 +10,8 @@ the blocks, a head of any kind, finds what it knows.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +23,8 @@ from trainwright.engines.torch.acceleration.blocks import is_compiled_by_others,
 from trainwright.engines.torch.acceleration.call import Call
 from trainwright.engines.torch.acceleration.head import has_hooks
 from trainwright.engines.torch.acceleration.technique import Situation, Undo
-from trainwright.engines.torch.acceleration.unpadded_attention import Bounds, attend, find_kernel, mask_of
+from trainwright.engines.torch.acceleration.unpadded import Unpadded, row_of
+from trainwright.engines.torch.acceleration.unpadded_attention import Bounds, attend, find_kernel
 
 #: The name under which transformers finds this attention.
 NAME = "trainwright"
@@ -39,58 +41,18 @@ _COMPARED = 24
 #: Steps from which on the comparison with the plain way is repaid there.
 LEAST_STEPS_ON_CPU = 50
 
-#: On a GPU rows are filled up to a multiple of this: kernels are made for few lengths.
-FILLED_UP_TO = 256
+#: Heads of which it is known at which states they look: at each token's with a label, at the first, at the last.
+_HEADS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForTokenClassification", "ForSequenceClassification")
 
-#: What blocks are given beside hidden states and masks: numbers for each position.
-_OF_POSITIONS = ("position_embeddings", "position_ids")
+#: Tensors that a network may be given: what else there is may be about tokens, too.
+_KNOWN = frozenset(
+    ("input_ids", "attention_mask", "labels", "token_type_ids", "position_ids", "inputs_embeds", "num_items_in_batch")
+)
+
+#: Settings by which more than the last states comes out of the blocks.
+_OUTPUTS = ("output_hidden_states", "output_attentions", "output_router_logits")
 
 _IGNORED = -100
-
-
-class Unpadded:
-    """What stands in place of a mask while one batch goes through the network."""
-
-    def __init__(self, bounds: Bounds) -> None:
-        self.bounds = bounds
-        #: What was gathered for the first block serves the others.
-        self._gathered: dict[int, tuple[Tensor, Tensor]] = {}
-
-    @classmethod
-    def of(cls, kept: Tensor, *, is_causal: bool) -> Unpadded:
-        """A batch of which the places that are ``kept`` are no padding."""
-        places = kept.flatten().nonzero().squeeze(1)
-        ends = nn.functional.pad(kept.sum(1).cumsum(0), (1, 0))
-        spare = -len(places) % FILLED_UP_TO if kept.is_cuda else 0
-        if spare:
-            # A sample of its own, whose place is beyond the batch.
-            places = nn.functional.pad(places, (0, spare), value=kept.numel())
-            ends = torch.cat([ends, ends[-1:] + spare])
-        return cls(Bounds(ends.to(torch.int32), places, kept, is_causal))
-
-    def as_mask(self) -> Tensor:
-        """What says the same to attention over the padded batch."""
-        return mask_of(self.bounds)
-
-    def enter(self, states: Tensor) -> Tensor:
-        """Samples x positions x ... to one row of tokens: 1 x tokens x ..."""
-        flat = states.expand(*self.bounds.kept.shape, *states.shape[2:]).flatten(0, 1)
-        return flat.index_select(0, self.bounds.places.clamp(max=len(flat) - 1))[None]
-
-    def leave(self, states: Tensor) -> Tensor:
-        """The other way round, with zeros for padding."""
-        samples, length = self.bounds.kept.shape
-        empty = states.new_zeros((samples * length + 1, *states.shape[2:]))
-        return empty.index_copy(0, self.bounds.places, states[0])[:-1].unflatten(0, (samples, length))
-
-    def gathered(self, value: Any) -> Any:
-        if isinstance(value, (tuple, list)):
-            return type(value)(self.gathered(one) for one in value)
-        if not isinstance(value, Tensor) or value.ndim < 2:
-            return value
-        if id(value) not in self._gathered:
-            self._gathered[id(value)] = (value, self.enter(value))
-        return self._gathered[id(value)][1]
 
 
 @dataclass
@@ -98,16 +60,68 @@ class _Installed:
     """A network whose batches do without padding."""
 
     network: nn.Module
-    #: This call's numbers would not be the same.
-    is_refused: bool = False
-    before: dict[int, tuple[Any, str]] = field(default_factory=dict)
+    #: The configurations that its modules hold.
+    configs: list[Any]
+    #: Everything in its blocks.
+    parts: list[nn.Module]
+    is_active: bool = field(default=False, init=False)
 
-    def is_on(self) -> bool:
-        return self.network.training and torch.is_grad_enabled() and not self.is_refused
+    def __post_init__(self) -> None:
+        #: Layers that are computed again in backward look for their attention when the network is not called.
+        self.is_checkpointed = self._checkpoints()
+        if self.is_checkpointed:
+            self._name(_PLAIN, NAME)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Within it transformers finds the attention without padding. Outside nobody sees anything of it, no copy and
+        no evaluation; only with checkpointed layers the name stays."""
+        if self.is_active:
+            yield
+            return
+        self.is_active = True
+        for config in self.configs:
+            _active[id(config)] = self
+        if not self.is_checkpointed:
+            self._name(_PLAIN, NAME)
+        try:
+            yield
+        finally:
+            self.is_active = False
+            for config in self.configs:
+                _active.pop(id(config), None)
+            if not self.is_checkpointed:
+                self._name(NAME, _PLAIN)
+
+    def close(self) -> None:
+        self._name(NAME, _PLAIN)
+
+    def serves(self, kwargs: dict[str, Any]) -> bool:
+        """Whether this call gives the same without padding."""
+        name = NAME if self.is_checkpointed else _PLAIN
+        return (
+            self.network.training
+            and torch.is_grad_enabled()
+            and self._checkpoints() == self.is_checkpointed
+            and all(config._attn_implementation == name for config in self.configs)
+            and why_not_call(kwargs, self.configs[0]) is None
+            and not any(has_hooks(part) for part in self.parts)
+        )
+
+    def _checkpoints(self) -> bool:
+        return any(getattr(part, "gradient_checkpointing", False) for part in self.parts)
+
+    def _name(self, before: str, now: str) -> None:
+        for config in self.configs:
+            # Whoever chose another one meanwhile wants that.
+            if config._attn_implementation == before:
+                config._attn_implementation = now
 
 
-#: By the identity of a configuration that the network's modules hold.
-_installed: dict[int, _Installed] = {}
+#: By the identity of a configuration, while its network computes a batch.
+_active: dict[int, _Installed] = {}
+
+_PLAIN = "sdpa"
 
 
 class NoPadding:
@@ -120,34 +134,29 @@ class NoPadding:
     pays_on_cpu = True
 
     def why_not(self, situation: Situation) -> str | None:
-        network = situation.network
         if not situation.lengths_vary:
             return "samples are stacked as they are"
         if situation.layout not in ("sp", "ddp"):
             return f"it does not go with {situation.layout} yet"
         if not situation.loss_is_the_networks:
             return "the loss is not computed by the network from its labels"
+        if situation.onlookers:
+            return f"{situation.onlookers[0]} could see it"
         if "torch_compile" in situation.settings:
             return "torch_compile=True compiles the whole network"
-        why = _why_not_model(network)
-        if why is not None:
-            return why
-        if situation.device.type == "cpu" and not situation.is_asked_for:
-            if situation.parameters < LEAST_PARAMETERS_ON_CPU:
-                return f"a network of {situation.parameters:,} parameters gains nothing on a CPU"
-            if situation.parameters * _COMPARED > machine_memory() / 2:
-                return "comparing it with the plain way might not fit into memory"
-            if situation.steps < LEAST_STEPS_ON_CPU:
-                return "the run is too short to repay the comparison"
-        return None
+        why = _why_not_model(situation.network)
+        if why is None and situation.device.type == "cpu" and not situation.is_asked_for:
+            why = _why_not_on_cpu(situation)
+        return why
 
     def why_not_for(self, call: Call) -> str | None:
         """Why it does not go with the first batch: what cannot be seen there cannot be proven."""
         mask = call.kwargs.get("attention_mask")
         if not isinstance(mask, Tensor) or mask.ndim != 2:
             return "the network is not given a mask that says what is padding"
-        if trains_on_padding(call.kwargs.get("labels"), mask):
-            return "the first batch trains on tokens of padding, or on texts that begin with it"
+        why = why_not_call(call.kwargs, None)
+        if why is not None:
+            return why
         padding = 1 - float(mask.bool().float().mean())
         if padding < LEAST_PADDING:
             return f"{padding:.0%} of the first batch is padding"
@@ -159,26 +168,24 @@ class NoPadding:
         network = situation.network
         stack = _stack(network)
         assert stack is not None
-        installed = _Installed(network)
-        for module in network.modules():
-            config: Any = getattr(module, "config", None)
-            if getattr(config, "_attn_implementation", None) == "sdpa" and id(config) not in installed.before:
-                installed.before[id(config)] = (config, config._attn_implementation)
-        for key, (config, _) in installed.before.items():
-            config._attn_implementation = NAME
-            _installed[key] = installed
-        undo_blocks = [_wrap(block, is_first=block is stack[0], is_last=block is stack[-1]) for block in stack]
-        undo_network = _look_at_labels(installed)
+        configs = {id(config): config for module in network.modules() if (config := _plain_config(module)) is not None}
+        parts = [part for block in stack for part in block.modules()]
+        installed = _Installed(network, list(configs.values()), parts)
+        undo_blocks = [_wrap(block, installed, block is stack[0], block is stack[-1]) for block in stack]
+        undo_network = _wrap_network(installed)
 
         def undo() -> None:
             undo_network()
             for one in undo_blocks:
                 one()
-            for key, (config, name) in installed.before.items():
-                config._attn_implementation = name
-                del _installed[key]
+            installed.close()
 
         return undo
+
+
+def _plain_config(module: Any) -> Any:
+    config = getattr(module, "config", None)
+    return config if getattr(config, "_attn_implementation", None) == _PLAIN else None
 
 
 def _why_not_model(network: Any) -> str | None:
@@ -187,13 +194,13 @@ def _why_not_model(network: Any) -> str | None:
     base = network.get_base_model() if hasattr(network, "peft_config") else network
     if transformers is None or not isinstance(base, transformers.PreTrainedModel):
         return "the network is not a model of transformers"
-    if getattr(config, "_attn_implementation", None) != "sdpa":
+    if getattr(config, "_attn_implementation", None) != _PLAIN:
         return "its attention is not torch's (attn_implementation)"
     if getattr(config, "is_encoder_decoder", False) or getattr(config, "sub_configs", None):
         return "it has an encoder and a decoder, or several parts"
-    if getattr(config, "output_hidden_states", False) or getattr(config, "output_attentions", False):
-        return "what its blocks put out is asked for"
-    if getattr(config, "layerdrop", 0.0):
+    if not type(base).__module__.startswith("transformers.") or not type(base).__name__.endswith(_HEADS):
+        return f"it is not known at which tokens the head of {type(base).__name__} looks"
+    if any(value for name, value in vars(config).items() if "layerdrop" in name.replace("_", "")):
         return "it leaves out blocks at random"
     if not _looks_everywhere(config):
         return "some of its blocks look only at tokens nearby"
@@ -205,6 +212,64 @@ def _why_not_model(network: Any) -> str | None:
     if any(has_hooks(module) for block in stack for module in block.modules()):
         return "somebody's hook listens to its blocks"
     return None
+
+
+def _why_not_on_cpu(situation: Situation) -> str | None:
+    if situation.parameters < LEAST_PARAMETERS_ON_CPU:
+        return f"a network of {situation.parameters:,} parameters gains nothing on a CPU"
+    if situation.parameters * _COMPARED > machine_memory() / 2:
+        return "comparing it with the plain way might not fit into memory"
+    if situation.steps < LEAST_STEPS_ON_CPU:
+        return "the run is too short to repay the comparison"
+    return None
+
+
+def why_not_call(kwargs: dict[str, Any], config: Any) -> str | None:
+    """Why a call cannot do without padding and give the same; None where it can."""
+    asked = [name for name in _OUTPUTS if kwargs.get(name) or getattr(config, name, False)]
+    if asked:
+        return f"{asked[0]} asks for what its blocks put out"
+    unknown = [name for name, value in kwargs.items() if isinstance(value, Tensor) and name not in _KNOWN]
+    if unknown:
+        return f"it is not known which tokens {unknown[0]!r} is about"
+    mask = kwargs.get("attention_mask")
+    if not isinstance(mask, Tensor) or mask.ndim != 2:
+        # The blocks will not find one to leave out.
+        return None
+    labels = kwargs.get("labels")
+    if not isinstance(labels, Tensor):
+        return "there are no labels"
+    if labels.shape == mask.shape:
+        return "tokens of padding are trained on" if trains_on_padding(labels, mask) else None
+    return None if _ends_are_kept(kwargs, mask, config) else "the first or the last token of a text is padding"
+
+
+def trains_on_padding(labels: Tensor, mask: Tensor) -> bool:
+    """Whether a label stands at a padding token, or behind one whose state would have to predict it.
+
+    >>> mask = torch.tensor([[0, 1, 1], [1, 1, 0]])
+    >>> trains_on_padding(torch.tensor([[-100, -100, 5], [6, 7, -100]]), mask)
+    False
+    >>> trains_on_padding(torch.tensor([[-100, 4, 5], [6, 7, -100]]), mask)
+    True
+    """
+    kept = mask.bool()
+    before = nn.functional.pad(kept[:, :-1], (1, 0), value=True)
+    return bool(((labels != _IGNORED) & ~(kept & before)).any())
+
+
+def _ends_are_kept(kwargs: dict[str, Any], mask: Tensor, config: Any) -> bool:
+    """Of a label for each text: what its head looks at, the first token or the last that is no pad token, is there."""
+    kept, ids = mask.bool(), kwargs.get("input_ids")
+    if not isinstance(ids, Tensor):
+        return False
+    first = kept[:, 0]
+    pad = getattr(config, "pad_token_id", None)
+    if pad is None:
+        return bool(first.all())
+    places = torch.arange(ids.shape[1], device=ids.device)
+    last = torch.where(ids != pad, places, 0).amax(1, keepdim=True)
+    return bool((first & kept.gather(1, last).squeeze(1)).all())
 
 
 def _looks_everywhere(config: Any) -> bool:
@@ -223,8 +288,8 @@ def _stack(network: nn.Module) -> list[nn.Module] | None:
     return lists[0] if len(lists) == 1 else None
 
 
-def _wrap(block: nn.Module, *, is_first: bool, is_last: bool) -> Undo:
-    """Have it compute one row. Whatever computes the block now, compiled or not, goes on doing so."""
+def _wrap(block: nn.Module, installed: _Installed, is_first: bool, is_last: bool) -> Undo:
+    """Have it compute one row. Whatever computes the block now, compiled or not, keeps doing so."""
     before = block._compiled_call_impl
     compute: Callable[..., Any] = before if before is not None else block._call_impl
 
@@ -232,8 +297,9 @@ def _wrap(block: nn.Module, *, is_first: bool, is_last: bool) -> Undo:
         given = next((one for one in (*args, *kwargs.values()) if isinstance(one, Unpadded)), None)
         if given is None:
             return compute(*args, **kwargs)
-        args, kwargs = _row_of(given, args, kwargs, is_first=is_first)
-        found = compute(*args, **kwargs)
+        args, kwargs = row_of(given, args, kwargs, is_first=is_first)
+        with installed.active():
+            found = compute(*args, **kwargs)
         if not is_last:
             return found
         if isinstance(found, tuple):
@@ -248,64 +314,35 @@ def _wrap(block: nn.Module, *, is_first: bool, is_last: bool) -> Undo:
     return undo
 
 
-def _row_of(
-    given: Unpadded, args: tuple[Any, ...], kwargs: dict[str, Any], *, is_first: bool
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A block's arguments for one row of tokens."""
-    named = {**dict(enumerate(args)), **kwargs}
-    states = 0 if args else "hidden_states"
-    for name, value in named.items():
-        if value is given:
-            named[name] = given.bounds
-        elif name == states:
-            named[name] = given.enter(value) if is_first else value
-        elif name in _OF_POSITIONS:
-            named[name] = given.gathered(value)
-        elif isinstance(value, Tensor) and value.ndim > 1:
-            raise ValueError(f"its blocks are given {name!r}, and it is not known which tokens that is about")
-    return tuple(named[number] for number in range(len(args))), {name: named[name] for name in kwargs}
-
-
-def _look_at_labels(installed: _Installed) -> Undo:
-    """Leave a batch as it is in which the state of a padding token is trained on: it would be another."""
+def _wrap_network(installed: _Installed) -> Undo:
+    """Look at each batch before the network does."""
     network = installed.network
     before = network._compiled_call_impl
-    compute: Callable[..., Any] = before if before is not None else network._call_impl
+
+    def around(compute: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not installed.serves(kwargs):
+            return compute(*args, **kwargs)
+        with installed.active():
+            return compute(*args, **kwargs)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        installed.is_refused = bool(kwargs.get("output_hidden_states") or kwargs.get("output_attentions")) or (
-            trains_on_padding(kwargs.get("labels"), kwargs.get("attention_mask"))
-        )
-        try:
-            return compute(*args, **kwargs)
-        finally:
-            installed.is_refused = False
+        return around(before if before is not None else network._call_impl, args, kwargs)
 
+    def begin(kwargs: dict[str, Any]) -> ExitStack:
+        """For a call that has begun already; closed when it ends."""
+        within = ExitStack()
+        if installed.serves(kwargs):
+            within.enter_context(installed.active())
+        return within
+
+    call.begin = begin  # type: ignore[attr-defined]
+    call.without_hooks = lambda *args, **kwargs: around(network.forward, args, kwargs)  # type: ignore[attr-defined]
     network._compiled_call_impl = call
 
     def undo() -> None:
         network._compiled_call_impl = before
 
     return undo
-
-
-def trains_on_padding(labels: object, mask: object) -> bool:
-    """Whether a label stands at a padding token, or behind one whose state would have to predict it.
-
-    >>> mask = torch.tensor([[0, 1, 1], [1, 1, 0]])
-    >>> trains_on_padding(torch.tensor([[-100, -100, 5], [6, 7, -100]]), mask)
-    False
-    >>> trains_on_padding(torch.tensor([[-100, 4, 5], [6, 7, -100]]), mask)
-    True
-    """
-    if not isinstance(labels, Tensor) or not isinstance(mask, Tensor) or mask.ndim != 2:
-        return False
-    kept = mask.bool()
-    if labels.shape != mask.shape:
-        # Of a label for each text: its first token is what many heads look at, whether it is padding or not.
-        return not bool(kept[:, 0].all())
-    before = nn.functional.pad(kept[:, :-1], (1, 0), value=True)
-    return bool(((labels != _IGNORED) & ~(kept & before)).any())
 
 
 def _register() -> None:
@@ -320,7 +357,7 @@ def _mask(*args: Any, **kwargs: Any) -> Any:
     """What models hand to their blocks as a mask."""
     from transformers import masking_utils
 
-    installed = _installed.get(id(kwargs.get("config")))
+    installed = _active.get(id(kwargs.get("config")))
     kept, function = kwargs.get("attention_mask"), kwargs.get("mask_function")
     causal = function is masking_utils.causal_mask_function
     is_plain = causal or function is getattr(masking_utils, "bidirectional_mask_function", None)
@@ -329,7 +366,7 @@ def _mask(*args: Any, **kwargs: Any) -> Any:
         and kept.ndim == 2
         and kept.shape[1] == kwargs.get("q_length") == kwargs.get("kv_length")
     )
-    if installed is not None and installed.is_on() and is_plain and fits:
+    if installed is not None and is_plain and fits:
         assert isinstance(kept, Tensor)
         found = Unpadded.of(kept.bool(), is_causal=causal)
         if len(found.bounds.places):
@@ -351,9 +388,6 @@ def _attention(
     if not isinstance(attention_mask, Bounds):
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-        if isinstance(attention_mask, Unpadded):
-            # Another network with the same configuration, whose blocks know nothing of this.
-            attention_mask = attention_mask.as_mask()
         return sdpa_attention_forward(
             module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
         )

@@ -71,8 +71,7 @@ class Passes:
         call = self.call.copied(dtype)
         with undisturbed(self.network), self._kept_small(dtype):
             with self.autocast(), WeightsUnwritten(self.network) if is_watched else contextlib.nullcontext():
-                # Not through the network's own hooks: they would hear of calls that no training makes.
-                loss = scalar_of(self.network.forward(*call.args, **call.kwargs))
+                loss = scalar_of(without_hooks(self.network)(*call.args, **call.kwargs))
             return _gradients(loss, dict(trained(self.network)))
 
     def wide_gradients(self, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -106,6 +105,11 @@ class Passes:
 
     def _plain_blocks(self) -> list[nn.Module]:
         return [block for block in repeated_blocks(self.network) if block._compiled_call_impl is None]
+
+
+def without_hooks(network: nn.Module) -> Callable[..., Any]:
+    """Its forward, and what is put around it: the network's own hooks would hear of calls that no training makes."""
+    return getattr(network._compiled_call_impl, "without_hooks", network.forward)
 
 
 def _recomputed(block: nn.Module, dtype: torch.dtype | None) -> Callable[..., Any]:

@@ -92,7 +92,7 @@ def _padded(query: Tensor, key: Tensor, value: Tensor, bounds: Bounds, dropout: 
         apart(query),
         apart(key),
         apart(value),
-        attn_mask=mask_of(bounds),
+        attn_mask=_mask_of(bounds),
         dropout_p=dropout,
         scale=scaling,
         enable_gqa=_is_grouped(query, key),
@@ -101,7 +101,7 @@ def _padded(query: Tensor, key: Tensor, value: Tensor, bounds: Bounds, dropout: 
     return found.index_select(0, bounds.places.clamp(max=samples * length - 1))[None]
 
 
-def mask_of(bounds: Bounds) -> Tensor:
+def _mask_of(bounds: Bounds) -> Tensor:
     """Which places of each text look at which, with texts below each other: samples x 1 x positions x positions."""
     length = bounds.kept.shape[1]
     # Whoever has no key at all, as padding before a text in a causal model, looks at itself: no NaN comes of it.
