@@ -86,6 +86,7 @@ def test_a_copy_of_the_network_is_a_plain_one(attended: list[int]) -> None:
     other = copy.deepcopy(network)
     expected = other(**batch).loss
     assert attended == []
+    assert other.config._attn_implementation == "sdpa"
     undo()
     assert torch.equal(network(**batch).loss, expected)
     assert network.config._attn_implementation == "sdpa"
@@ -112,6 +113,52 @@ def test_texts_without_any_token_do_no_harm() -> None:
     undo()
 
 
+def later_calls() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Calls that are not like the first: whose model, and what is another."""
+    tags, left = lengths_batch(labels="texts"), lengths_batch(labels="texts", is_left=True)
+    hole = tags["attention_mask"].clone()
+    hole[1, -1] = 0
+    return {
+        "a column that nobody knows": ("llama", {"weights": torch.ones(4, 12)}),
+        "routers are asked for": ("mixtral", {"output_router_logits": True}),
+        "hidden states are asked for": ("llama", {"output_hidden_states": True}),
+        "the first token is padding": ("bert classifier", {"attention_mask": left["attention_mask"]}),
+        "the last token is masked": ("llama classifier", {"attention_mask": hole}),
+        "no labels": ("llama", {"labels": None}),
+    }
+
+
+@pytest.mark.parametrize("what", later_calls())
+def test_a_call_that_might_give_another_result_is_computed_as_it_is(what: str, attended: list[int]) -> None:
+    name, other = later_calls()[what]
+    network, batch = made_padded(name)
+    for module in network.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    batch = {**batch, **other}
+    plain = network(**batch)
+    undo = NoPadding().install(situation(network))
+    found = network(**batch)
+    undo()
+    assert attended == []
+    assert torch.equal(found.logits, plain.logits)
+
+
+def test_what_is_done_to_the_network_later_is_seen(attended: list[int]) -> None:
+    network, batch = made_padded("llama")
+    undo = NoPadding().install(situation(network))
+    seen: list[torch.Size] = []
+    hook = network.model.layers[1].register_forward_hook(lambda module, args, output: seen.append(args[0].shape))
+    network(**batch)
+    assert seen == [torch.Size((4, 12, 32))]
+    hook.remove()
+    network.config._attn_implementation = "eager"
+    network(**batch)
+    assert attended == []
+    undo()
+    assert network.config._attn_implementation == "eager", "and stays as it was chosen"
+
+
 def reasons() -> dict[str, tuple[Any, dict[str, Any]]]:
     return {
         "samples are stacked as they are": (llama, {"lengths_vary": False}),
@@ -120,6 +167,9 @@ def reasons() -> dict[str, tuple[Any, dict[str, Any]]]:
         "attention is not torch's": (lambda: small("LlamaForCausalLM", attn_implementation="eager"), {}),
         "look only at tokens nearby": (lambda: small("MistralForCausalLM", sliding_window=8), {}),
         "an encoder and a decoder": (lambda: small("T5ForConditionalGeneration", d_model=32, d_kv=8), {}),
+        "leaves out blocks at random": (lambda: small("OPTForCausalLM", ffn_dim=48, layerdrop=0.1), {}),
+        "at which tokens the head of Headed looks": (headed, {}),
+        "could see it": (llama, {"onlookers": ("MyTrainer.compute_loss",)}),
         "compiled already": (compiled, {}),
         "somebody's hook": (listened_to, {}),
         "gains nothing on a CPU": (llama, {"is_asked_for": False}),
@@ -130,6 +180,12 @@ def compiled() -> Any:
     network = llama()
     for layer in network.model.layers:
         layer.compile(backend="eager")
+    return network
+
+
+def headed() -> Any:
+    network = llama()
+    network.__class__ = type("Headed", (type(network),), {})
     return network
 
 
