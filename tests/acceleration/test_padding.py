@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from tests.acceleration.networks import PADDED, lengths_batch, llama, made_padded, small
 from tests.acceleration.test_runs import same, told, weights
 from tests.acceleration.test_techniques import check_equal, situation
-from trainwright import Trainer, TrainingArguments
+from trainwright import Trainer, TrainerCallback, TrainingArguments
 from trainwright.engines.torch.acceleration import padding
+from trainwright.engines.torch.acceleration.blocks import compilations
 from trainwright.engines.torch.acceleration.padding import NoPadding
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -315,3 +316,22 @@ def test_labels_behind_padding_are_training_on_it() -> None:
     assert not padding.trains_on_padding(batch["labels"], batch["attention_mask"])
     first_words = torch.where(batch["attention_mask"].bool(), batch["input_ids"], -100)
     assert padding.trains_on_padding(first_words, batch["attention_mask"])
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+def test_compiled_blocks_serve_rows_of_any_length(tmp_path: Path) -> None:
+    """And a batch that keeps its padding in between costs one more compilation, not one each time."""
+    torch.compiler.reset()
+    seen: list[int] = []
+
+    class Count(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            seen.append(compilations())
+
+    samples = texts(120)
+    run = trainer(tmp_path, seeded(), samples, max_steps=24, acceleration=["blocks", "padding"])
+    run.add_callback(Count())
+    run.train()
+    assert told(tmp_path)["used"] == ["blocks", "padding"]
+    assert seen[-1] == seen[9], seen
