@@ -18,6 +18,7 @@ from trainwright import Trainer, TrainerCallback, TrainingArguments
 from trainwright.engines.torch.acceleration import padding
 from trainwright.engines.torch.acceleration.blocks import compilations
 from trainwright.engines.torch.acceleration.padding import NoPadding
+from trainwright.engines.torch.acceleration.read_tokens import trains_on_padding
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -313,9 +314,9 @@ def test_by_default_it_is_used_on_a_cpu_where_much_is_padding(tmp_path: Path, mo
 
 def test_labels_behind_padding_are_training_on_it() -> None:
     batch = lengths_batch(is_left=True)
-    assert not padding.trains_on_padding(batch["labels"], batch["attention_mask"])
+    assert not trains_on_padding(batch["labels"], batch["attention_mask"])
     first_words = torch.where(batch["attention_mask"].bool(), batch["input_ids"], -100)
-    assert padding.trains_on_padding(first_words, batch["attention_mask"])
+    assert trains_on_padding(first_words, batch["attention_mask"])
 
 
 @pytest.mark.full

@@ -22,6 +22,7 @@ from trainwright.core.main_memory import machine_memory
 from trainwright.engines.torch.acceleration.blocks import is_compiled_by_others, repeated_blocks
 from trainwright.engines.torch.acceleration.call import Call
 from trainwright.engines.torch.acceleration.head import has_hooks
+from trainwright.engines.torch.acceleration.read_tokens import is_known_head, why_not_call
 from trainwright.engines.torch.acceleration.technique import Situation, Undo
 from trainwright.engines.torch.acceleration.unpadded import Unpadded, row_of
 from trainwright.engines.torch.acceleration.unpadded_attention import Bounds, attend, find_kernel
@@ -40,19 +41,6 @@ _COMPARED = 24
 
 #: Steps from which on the comparison with the plain way is repaid there.
 LEAST_STEPS_ON_CPU = 50
-
-#: Heads of which it is known at which states they look: at each token's with a label, at the first, at the last.
-_HEADS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForTokenClassification", "ForSequenceClassification")
-
-#: Tensors that a network may be given: what else there is may be about tokens, too.
-_KNOWN = frozenset(
-    ("input_ids", "attention_mask", "labels", "token_type_ids", "position_ids", "inputs_embeds", "num_items_in_batch")
-)
-
-#: Settings by which more than the last states comes out of the blocks.
-_OUTPUTS = ("output_hidden_states", "output_attentions", "output_router_logits")
-
-_IGNORED = -100
 
 
 @dataclass
@@ -198,7 +186,7 @@ def _why_not_model(network: Any) -> str | None:
         return "its attention is not torch's (attn_implementation)"
     if getattr(config, "is_encoder_decoder", False) or getattr(config, "sub_configs", None):
         return "it has an encoder and a decoder, or several parts"
-    if not type(base).__module__.startswith("transformers.") or not type(base).__name__.endswith(_HEADS):
+    if not is_known_head(base):
         return f"it is not known at which tokens the head of {type(base).__name__} looks"
     if any(value for name, value in vars(config).items() if "layerdrop" in name.replace("_", "")):
         return "it leaves out blocks at random"
@@ -222,54 +210,6 @@ def _why_not_on_cpu(situation: Situation) -> str | None:
     if situation.steps < LEAST_STEPS_ON_CPU:
         return "the run is too short to repay the comparison"
     return None
-
-
-def why_not_call(kwargs: dict[str, Any], config: Any) -> str | None:
-    """Why a call cannot do without padding and give the same; None where it can."""
-    asked = [name for name in _OUTPUTS if kwargs.get(name) or getattr(config, name, False)]
-    if asked:
-        return f"{asked[0]} asks for what its blocks put out"
-    unknown = [name for name, value in kwargs.items() if isinstance(value, Tensor) and name not in _KNOWN]
-    if unknown:
-        return f"it is not known which tokens {unknown[0]!r} is about"
-    mask = kwargs.get("attention_mask")
-    if not isinstance(mask, Tensor) or mask.ndim != 2:
-        # The blocks will not find one to leave out.
-        return None
-    labels = kwargs.get("labels")
-    if not isinstance(labels, Tensor):
-        return "there are no labels"
-    if labels.shape == mask.shape:
-        return "tokens of padding are trained on" if trains_on_padding(labels, mask) else None
-    return None if _ends_are_kept(kwargs, mask, config) else "the first or the last token of a text is padding"
-
-
-def trains_on_padding(labels: Tensor, mask: Tensor) -> bool:
-    """Whether a label stands at a padding token, or behind one whose state would have to predict it.
-
-    >>> mask = torch.tensor([[0, 1, 1], [1, 1, 0]])
-    >>> trains_on_padding(torch.tensor([[-100, -100, 5], [6, 7, -100]]), mask)
-    False
-    >>> trains_on_padding(torch.tensor([[-100, 4, 5], [6, 7, -100]]), mask)
-    True
-    """
-    kept = mask.bool()
-    before = nn.functional.pad(kept[:, :-1], (1, 0), value=True)
-    return bool(((labels != _IGNORED) & ~(kept & before)).any())
-
-
-def _ends_are_kept(kwargs: dict[str, Any], mask: Tensor, config: Any) -> bool:
-    """Of a label for each text: what its head looks at, the first token or the last that is no pad token, is there."""
-    kept, ids = mask.bool(), kwargs.get("input_ids")
-    if not isinstance(ids, Tensor):
-        return False
-    first = kept[:, 0]
-    pad = getattr(config, "pad_token_id", None)
-    if pad is None:
-        return bool(first.all())
-    places = torch.arange(ids.shape[1], device=ids.device)
-    last = torch.where(ids != pad, places, 0).amax(1, keepdim=True)
-    return bool((first & kept.gather(1, last).squeeze(1)).all())
 
 
 def _looks_everywhere(config: Any) -> bool:
