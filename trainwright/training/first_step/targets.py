@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trainwright.config.origin import library_of
 from trainwright.core.signatures import forward_parameters
 from trainwright.engines.torch.losses import default_loss
 from trainwright.engines.torch.targets import IGNORED, base_model
@@ -53,7 +54,7 @@ def _classes_in_config(network: nn.Module) -> int | None:
 
 def _is_as_published(network: nn.Module, classes: int) -> bool:
     """Whether forward and head are transformers' own and agree on the classes; elsewhere the loss itself will say."""
-    own_forward = type(network).forward.__module__.startswith("transformers.models.")
+    own_forward = library_of(type(network).forward) == "transformers"
     is_patched = "forward" in vars(network) or "_loss_function" in vars(network)
     # A hook may give the model other labels than the batch has.
     if (
@@ -65,7 +66,7 @@ def _is_as_published(network: nn.Module, classes: int) -> bool:
         return False
     head = getattr(network, "classifier", getattr(network, "score", None))
     width = getattr(head, "out_features", None)
-    return width == classes if isinstance(width, int) else type(head).__module__.startswith("transformers.models.")
+    return width == classes if isinstance(width, int) else library_of(type(head)) == "transformers"
 
 
 def _warn_of_regression(network: nn.Module, labels: Tensor) -> None:
