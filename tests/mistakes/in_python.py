@@ -326,7 +326,7 @@ def numbers_that_are_text() -> None:
 )
 def forward_without_return() -> None:
     class Silent(Net):
-        def forward(self, x: Tensor, labels: Tensor) -> Any:
+        def forward(self, x: Tensor, labels: Tensor) -> Any:  # type: ignore
             nn.functional.cross_entropy(self.layer(x), labels)
 
     Trainer(Silent(), arguments(), train_dataset=samples()).train()
@@ -339,7 +339,7 @@ def forward_without_return() -> None:
 )
 def loss_not_first() -> None:
     class Swapped(Net):
-        def forward(self, x: Tensor, labels: Tensor) -> Any:
+        def forward(self, x: Tensor, labels: Tensor) -> Any:  # type: ignore
             logits = self.layer(x)
             return logits, nn.functional.cross_entropy(logits, labels)
 
