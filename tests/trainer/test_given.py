@@ -134,3 +134,11 @@ def test_an_error_in_compute_metrics_is_not_blamed_on_the_data() -> None:
     with pytest.raises(ValueError, match="mine") as error:
         Trainer(Net(), arguments(), eval_dataset=samples(), compute_metrics=broken).evaluate()
     assert not getattr(error.value, "__notes__", [])
+
+
+def test_a_callback_that_refuses_the_arguments_is_not_followed_by_a_word_about_the_report(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with pytest.raises(ValueError, match="EarlyStoppingCallback needs metric_for_best_model"):
+        Trainer(Net(), arguments(), train_dataset=samples(), callbacks=["early_stopping"]).train()
+    assert "report could not be written" not in caplog.text
