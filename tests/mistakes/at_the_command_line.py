@@ -132,6 +132,19 @@ chapter(
         ("broken.yaml",),
     ),
     (
+        "A section that is not indented",
+        "check flat.yaml",
+        "flat.yaml:3: train: there is no such key (it belongs under data:).",
+        ("flat.yaml",),
+    ),
+    (
+        "A line that is indented by less",
+        "check crooked.yaml",
+        "crooked.yaml:4: expected <block end>, but found '<block mapping start>': it is not indented like the lines "
+        "that it belongs to.",
+        ("crooked.yaml",),
+    ),
+    (
         "Tabs in YAML",
         "check tabs.yaml",
         "tabs.yaml:2: found character '\\t' that cannot start any token: indent with spaces.",
@@ -144,6 +157,47 @@ chapter(
         "A file that is not there",
         "check e.yaml data.train=tabel.csv",
         "command line: data.train: there is no tabel.csv (did you mean 'table.csv'?).",
+    ),
+    (
+        "Columns between semicolons",
+        "check e.yaml data.train=semicolons.csv",
+        "e.yaml:2: data.target: there is no column 'kind'; there are a;b;kind. The columns seem to be separated by "
+        '";": set data.options={sep: ";"}.',
+        ("semicolons.csv",),
+    ),
+    (
+        "A file without names of columns",
+        "check e.yaml data.train=nameless.csv",
+        "e.yaml:2: data.target: there is no column 'kind'; there are 0, 0.1, x. The first line seems to hold values: "
+        "begin the file with a line of names for the columns.",
+        ("nameless.csv",),
+    ),
+    (
+        "Images of one class",
+        "check images.yaml",
+        "images.yaml:2: which column is the label? There are image. Images of each class lie in a folder of their own, "
+        "named after it: pictures/cat/1.png, pictures/dog/1.png.",
+        ("images.yaml", "pictures/cat/1.png"),
+    ),
+    (
+        "An image that is none",
+        "check images.yaml",
+        "data: row 0 cannot be read: cannot identify image file .../pictures/cat/0.png'. Mend the file, or take it "
+        "out.",
+        ("images.yaml", "pictures/cat/0.png", "pictures/dog/1.png"),
+    ),
+    (
+        "Images of one class, to begin with",
+        "init --data pictures --output new.yaml",
+        "--data: the images in pictures are of one class. Images of each class lie in a folder of their own, named "
+        "after it: pictures/cat/1.png, pictures/dog/1.png.",
+        ("pictures/cat/1.png",),
+    ),
+    (
+        "A folder without data",
+        "init --data notes --output new.yaml",
+        "--data: the folder notes holds no images and no tables.",
+        ("notes/readme.txt",),
     ),
     (
         "A file in another encoding",

@@ -293,6 +293,60 @@ def words_as_labels() -> None:
 
 
 @at_first_step(
+    "No label in some samples",
+    "A label is missing: 'labels' is None in sample 1 of the first batch and 1 more. Give it a value, or leave such "
+    "samples out.",
+)
+def no_label_in_some() -> None:
+    data = [{"x": torch.ones(4), "labels": None if i % 2 else 1} for i in range(16)]
+    Trainer(Net(), arguments(), train_dataset=data).train()
+
+
+@at_first_step(
+    "No label in the first sample",
+    "A label is missing: 'labels' is None in the first sample. Give it a value, or leave such samples out.",
+)
+def no_label_at_all() -> None:
+    Trainer(Net(), arguments(), train_dataset=samples(labels=None)).train()
+
+
+@at_first_step(
+    "Numbers that are text",
+    "cannot make one tensor of 'x': it holds text, such as '1', where numbers belong: convert it in the dataset, as in "
+    "[float(value) for value in values]; texts are tokenized before they come here",
+)
+def numbers_that_are_text() -> None:
+    data = [{"x": ["1", "2", "3", "4"], "labels": i % 2} for i in range(16)]
+    Trainer(Net(), arguments(), train_dataset=data).train()
+
+
+@at_first_step(
+    "A forward without return",
+    "Silent.forward returns nothing (None): end it with return, as in return loss, logits.",
+)
+def forward_without_return() -> None:
+    class Silent(Net):
+        def forward(self, x: Tensor, labels: Tensor) -> Any:  # type: ignore
+            nn.functional.cross_entropy(self.layer(x), labels)
+
+    Trainer(Silent(), arguments(), train_dataset=samples()).train()
+
+
+@at_first_step(
+    "A loss that does not come first",
+    "Swapped.forward returns a tuple of shapes (4, 2), (): the loss (number 2) must come first, as in return loss, "
+    "logits.",
+)
+def loss_not_first() -> None:
+    class Swapped(Net):
+        def forward(self, x: Tensor, labels: Tensor) -> Any:  # type: ignore
+            logits = self.layer(x)
+            return logits, nn.functional.cross_entropy(logits, labels)
+
+    Trainer(Swapped(), arguments(), train_dataset=samples()).train()
+
+
+@at_first_step(
     "A column of another name",
     "Net.forward takes x; the batch has labels, made of the columns features, labels. Rename "
     "'features': give the samples 'x' in its place, or a data_collator that does.",
@@ -531,3 +585,11 @@ def nothing_to_resume() -> None:
 )
 def no_such_checkpoint() -> None:
     Trainer(Net(), arguments(), train_dataset=samples()).train(resume_from_checkpoint=Path("out/checkpoint-9"))
+
+
+@at_first_step(
+    "A checkpoint that is a file",
+    "table.csv is a file, and a checkpoint is a folder: pass the path of a checkpoint-N folder.",
+)
+def checkpoint_is_a_file() -> None:
+    Trainer(Net(), arguments(), train_dataset=samples()).train(resume_from_checkpoint="table.csv")

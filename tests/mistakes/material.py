@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from trainwright import TrainingArguments
 
 TABLE = "a,b,kind\n" + "".join(f"{i},{i * i % 11},{'xy'[i % 2]}\n" for i in range(32))
 TEXTS = "text,kind\n" + "".join(f"good film {i},{'xy'[i % 2]}\n" for i in range(32))
+#: The smallest image there is, in PNG.
+PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==")
 #: The first five are there for every mistake.
 FILES: dict[str, str | bytes] = {
     "table.csv": TABLE,
@@ -26,6 +29,15 @@ FILES: dict[str, str | bytes] = {
     "empty.csv": "a,b,kind\n",
     "same.csv": "a,b,kind\n" + "".join(f"{i},{i % 5},x\n" for i in range(16)),
     "broken.yaml": "model: {name: mlp\ndata: table.csv\n",
+    "semicolons.csv": TABLE.replace(",", ";"),
+    "nameless.csv": TABLE.split("\n", 1)[1].replace("0,0,", "0,0.1,", 1),
+    "flat.yaml": "model: mlp\ndata:\ntrain: table.csv\ntarget: kind\n",
+    "crooked.yaml": "model: mlp\ndata:\n  train: table.csv\n target: kind\n",
+    "images.yaml": "model: {name: cnn, task: image-classification}\ndata: {train: pictures}\n",
+    "pictures/cat/0.png": "no image",
+    "pictures/cat/1.png": PIXEL,
+    "pictures/dog/1.png": PIXEL,
+    "notes/readme.txt": "nothing to learn from\n",
     "code.yaml": "model: {name: net.py:Net, task: own}\ndata: table.csv\n",
     "tabs.yaml": "model:\n\tname: mlp\n",
 }
@@ -36,6 +48,7 @@ def write_files(folder: Path, more: tuple[str, ...] = ()) -> None:
     """The usual files, and those that a mistake asks for besides."""
     for name in (*ALWAYS, *more):
         content = FILES[name]
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
 
 

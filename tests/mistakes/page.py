@@ -12,7 +12,8 @@ _BEGINNING = """\
 
 {count} mistakes that people make in their first hours, each with what trainwright says. Look for the words of your
 message, or for what you did. `tests/mistakes` makes each of them and compares: how it ends, what is said, and that
-nothing is written. This page is made of that table: `python -m tests.mistakes.page > docs/mistakes.md`.
+no model and no checkpoint is written (a training that has begun leaves its folder, with what became of it). This page
+is made of that table: `python -m tests.mistakes.page > docs/mistakes.md`.
 
 - A command that was given something wrong says so in a few lines and ends with exit code 2; files, and runs that are
   there, stay as they are. `trainwright check EXPERIMENT` finds most of it in seconds.

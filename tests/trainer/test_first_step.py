@@ -187,3 +187,57 @@ def test_one_label_for_whole_numbers_is_said(tmp_path: Path, caplog: pytest.LogC
     one = Trainer(classifier(num_labels=1), arguments(tmp_path), train_dataset=data)
     assert one.train().global_step == 3
     assert "num_labels=1 makes BertForSequenceClassification predict a number" in caplog.text
+
+
+def _own_head(model: Any) -> Any:
+    from transformers import BertForSequenceClassification
+
+    class OwnForSequenceClassification(BertForSequenceClassification):
+        def forward(self, input_ids: Any = None, labels: Any = None, **other: Any) -> Any:
+            outputs = super().forward(input_ids=input_ids)
+            outputs.loss = F.mse_loss(outputs.logits[:, 0], labels.float())
+            return outputs
+
+    return OwnForSequenceClassification(model.config)
+
+
+def _patched(model: Any) -> Any:
+    usual = model.forward
+    model.forward = lambda input_ids, labels: usual(input_ids=input_ids, labels=labels // 5)
+    return model
+
+
+def _hooked(model: Any) -> Any:
+    def halved(module: Any, given: Any, named: Any) -> Any:
+        return given, {**named, "labels": named["labels"] // 5}
+
+    model.register_forward_pre_hook(halved, with_kwargs=True)
+    return model
+
+
+def _wider_head(model: Any) -> Any:
+    model.classifier, model.num_labels = nn.Linear(8, 10), 10
+    return model
+
+
+@pytest.mark.parametrize("changed", [_own_head, _patched, _hooked, _wider_head])
+def test_labels_are_left_to_a_classifier_that_somebody_changed(tmp_path: Path, changed: Any) -> None:
+    data = [{"input_ids": [1, 2], "label": i % 10} for i in range(16)]
+    model = changed(classifier(num_labels=2))
+    assert Trainer(model, arguments(tmp_path), train_dataset=data).train().global_step == 3
+
+
+def test_labels_are_left_to_a_trainer_that_changes_them_on_their_way(tmp_path: Path) -> None:
+    class Halved(Trainer):
+        def _prepare_inputs(self, inputs: Any) -> Any:
+            return {**super()._prepare_inputs(inputs), "labels": inputs["labels"] // 5}
+
+    data = [{"input_ids": [1, 2], "label": i % 10} for i in range(16)]
+    assert Halved(classifier(num_labels=2), arguments(tmp_path), train_dataset=data).train().global_step == 3
+
+
+def test_a_classifier_as_transformers_made_it_is_still_refused_before_the_step(tmp_path: Path) -> None:
+    data = [{"input_ids": [1, 2], "label": i % 3} for i in range(16)]
+    with pytest.raises(ValueError, match="Label 2 of sample 2 in the first batch is out of range") as error:
+        Trainer(classifier(num_labels=2), arguments(tmp_path), train_dataset=data).train()
+    assert error.value.__cause__ is None

@@ -225,7 +225,7 @@ def _refuse_unknown(loaded: Loaded, data: dict[str, Any], place: Place, kind: ty
     known = [one.name for one in dataclasses.fields(kind)]
     for key in data:
         if key not in known:
-            hint = suggestion(key, known) or _elsewhere(key) or f"; there are {', '.join(known)}"
+            hint = _section_of(key) or suggestion(key, known) or _elsewhere(key) or f"; there are {', '.join(known)}"
             raise loaded.error((*place, key), f"there is no such key{hint}.")
 
 
@@ -250,11 +250,16 @@ def _with_options(loaded: Loaded, listed: object, section: str) -> dict[str, dic
     return found
 
 
-def _elsewhere(key: str) -> str:
-    """Where a key belongs that stands in the wrong section."""
+def _section_of(key: str) -> str:
+    """The section that a key of exactly this name belongs to; also where it is only not indented."""
     for section, kind in _SECTIONS.items():
         if key in {one.name for one in dataclasses.fields(kind)}:
             return f" (it belongs under {section}:)"
+    return ""
+
+
+def _elsewhere(key: str) -> str:
+    """Where a key belongs that stands in the wrong section."""
     if key in SHIPPED["callback"]:
         return f" (it belongs under callbacks: {{{key}: true}})"
     if key in USUAL_WORDS:

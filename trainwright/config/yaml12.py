@@ -156,6 +156,8 @@ def read_yaml(text: str, source: str = "text", *, tagged: bool = False) -> Docum
     except yaml.MarkedYAMLError as error:
         line = "" if error.problem_mark is None else f":{error.problem_mark.line + 1}"
         hint = ": indent with spaces" if "'\\t'" in str(error.problem) else ""
+        if "expected <block end>" in str(error.problem):
+            hint = ": it is not indented like the lines that it belongs to"
         raise ConfigError(f"{source}{line}: {error.problem or error}{hint}.") from None
     except (yaml.YAMLError, UnicodeEncodeError) as error:
         raise ConfigError(f"{source}: {str(error).splitlines()[0]}.") from None

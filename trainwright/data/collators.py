@@ -242,12 +242,24 @@ def _explain(key: str, values: Sequence[Any], error: Exception) -> NoReturn:
             f"cannot make one tensor of {key!r}: it holds words, such as {word!r}. Give each class a number, as in "
             "label2id = {'negative': 0, 'positive': 1}; texts are tokenized before they come here"
         ) from error
+    text = _first_leaf(values)
+    if isinstance(text, str):
+        raise ValueError(
+            f"cannot make one tensor of {key!r}: it holds text, such as {text!r}, where numbers belong: convert it in "
+            "the dataset, as in [float(value) for value in values]; texts are tokenized before they come here"
+        ) from error
     shapes = {tuple(np.shape(value)) if hasattr(value, "shape") else _outer_length(value) for value in values}
     reason = f"its samples differ in shape: {', '.join(sorted(map(str, shapes)))}" if len(shapes) > 1 else str(error)
     raise ValueError(
         f"cannot make one tensor of {key!r}: {reason}. Pad or truncate the samples to one shape, or give a padding "
         "data_collator such as DataCollatorWithPadding(tokenizer)"
     ) from error
+
+
+def _first_leaf(values: Any) -> Any:
+    while isinstance(values, (list, tuple)) and values:
+        values = values[0]
+    return values
 
 
 def _outer_length(value: object) -> Any:

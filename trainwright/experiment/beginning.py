@@ -10,7 +10,7 @@ from typing import Any
 from trainwright.config.errors import ConfigError
 from trainwright.config.registry import suggestion
 from trainwright.experiment.library import HOME, SCHEMA
-from trainwright.experiment.sources import BUILT_IN, IMAGE_FILES
+from trainwright.experiment.sources import BUILT_IN, IMAGE_FILES, ONE_FOLDER_EACH, separator_of
 from trainwright.experiment.tables import Table, read_table
 
 #: What may be learned -> the task, a model to begin with, and what it is in words.
@@ -22,6 +22,8 @@ KINDS = {
     "chat": ("chat", "HuggingFaceTB/SmolLM2-135M-Instruct", "answer as in these conversations"),
 }
 _READERS = {".csv": "csv", ".tsv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+#: What lies beside data.
+_NO_DATA = ("", ".txt", ".md", ".yaml", ".yml", ".py", ".html", ".pdf")
 _TARGETS = ("target", "label", "labels", "class", "y", "price", "score")
 #: Words of this many characters on average are texts and not names of something.
 _LONG = 25
@@ -48,11 +50,14 @@ class Wanted:
     target: str | None = None
     text: str | None = None
     columns: tuple[str, ...] = ()
+    #: Between the columns, where it is no comma.
+    sep: str | None = None
 
 
 def wanted(data: str, kind: str | None = None, model: str | None = None, target: str | None = None) -> Wanted:
     """What ``data`` may be used for, where the rest was not said."""
-    table = _table(data)
+    sep, table = _table(data)
+    _refuse_folder_without_classes(data, kind)
     kind = kind or guess(data, table)
     if kind not in KINDS:
         raise ConfigError(f"--task {kind!r} is not known{suggestion(kind, KINDS)}; there are {', '.join(KINDS)}.")
@@ -64,7 +69,7 @@ def wanted(data: str, kind: str | None = None, model: str | None = None, target:
     if target is None and columns:
         rest = [name for name in columns if name != text]
         target = next((name for name in _TARGETS if name in rest), rest[-1] if rest else None)
-    return Wanted(kind, data, model or KINDS[kind][1], target, text, columns)
+    return Wanted(kind, data, model or KINDS[kind][1], target, text, columns, sep)
 
 
 def guess(data: str, table: Table | None) -> str:
@@ -119,6 +124,9 @@ def text_of(what: Wanted, file: Path) -> str:
         "data:",
         _line("train", _written_from(what.data, file), "a file, a folder, or a name on the Hugging Face Hub"),
     ]
+    if what.sep is not None:
+        shown = what.sep.replace("\t", "\\t")
+        lines.append(_option("options", f'{{sep: "{shown}"}}', "what stands between the columns"))
     if what.text is not None:
         lines.append(_line("text", what.text, "the column with the texts"))
     if what.target is not None:
@@ -142,7 +150,10 @@ def text_of(what: Wanted, file: Path) -> str:
 
 
 def _line(key: str, value: Any, comment: str) -> str:
-    shown = value if not isinstance(value, str) or _is_plain(value) else f'"{value}"'
+    return _option(key, value if not isinstance(value, str) or _is_plain(value) else f'"{value}"', comment)
+
+
+def _option(key: str, shown: Any, comment: str) -> str:
     return f"{f'  {key}: {shown}':<40}# {comment}"
 
 
@@ -160,11 +171,31 @@ def _written_from(data: str, file: Path) -> str:
     return str(path.resolve().relative_to(folder)) if path.resolve().is_relative_to(folder) else str(path.resolve())
 
 
-def _table(data: str) -> Table | None:
+def _table(data: str) -> tuple[str | None, Table | None]:
+    """What separates the columns, where it has to be said, and the table."""
     reader = _READERS.get(Path(data).suffix.lower())
     if reader is None or not Path(data).is_file():
-        return None
-    return read_table([data], reader, {"delimiter": "\t"} if data.lower().endswith(".tsv") else {})
+        return None, None
+    if data.lower().endswith(".tsv"):
+        return None, read_table([data], reader, {"delimiter": "\t"})
+    with Path(data).open(encoding="utf-8-sig", errors="replace") as file:
+        sep = separator_of([first]) if reader == "csv" and "," not in (first := file.readline().strip("\r\n")) else None
+    return sep, read_table([data], reader, {} if sep is None else {"delimiter": sep})
+
+
+def _refuse_folder_without_classes(data: str, kind: str | None) -> None:
+    """A folder that holds nothing to read, or images of one class alone."""
+    path = Path(data)
+    if data in BUILT_IN or not path.is_dir():
+        return
+    files = [file for file in path.rglob("*") if file.is_file()]
+    images = [file for file in files if file.suffix.lower() in IMAGE_FILES]
+    if not images and all(file.suffix.lower() in _NO_DATA for file in files) and kind in (None, "images"):
+        raise ConfigError(f"--data: the folder {data} holds no images and no tables.")
+    # Labels may also stand in a file beside the images.
+    is_listed = any(file.stem == "metadata" for file in files)
+    if images and kind in (None, "images") and not is_listed and len({file.parent.name for file in images}) < 2:
+        raise ConfigError(f"--data: the images in {data} are of one class. {ONE_FOLDER_EACH}")
 
 
 def _holds_conversations(table: Table) -> bool:

@@ -12,7 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainwright.config.errors import ConfigError
 from trainwright.config.extras import install, is_installed
+from trainwright.config.origin import class_if_imported
 from trainwright.experiment.sources import IMAGE_FILES
 from trainwright.experiment.tasks.base import MissingValues, is_missing
 
@@ -25,7 +27,7 @@ def with_whole_paths(rows: Any, folder: Path) -> Any:
     """``rows`` with names of files made absolute: in a table they stand as they are seen from its folder."""
     if not len(rows):
         return rows
-    sample = rows[0]
+    sample = row_of(rows, 0)
     named = [key for key, value in sample.items() if _is_file(value, folder)] if isinstance(sample, dict) else []
     if not named or not hasattr(rows, "map"):
         return rows
@@ -43,6 +45,17 @@ def _is_file(value: object, folder: Path) -> bool:
         and not Path(value).is_absolute()
         and (folder / value).is_file()
     )
+
+
+def row_of(rows: Any, index: int) -> Any:
+    """A row, of which ``datasets`` may read the image now; one that cannot be read is named."""
+    try:
+        return rows[index]
+    except OSError as error:
+        if not isinstance(error, class_if_imported("PIL", "UnidentifiedImageError")):
+            raise
+        # Which says the name of the file.
+        raise ConfigError(f"data: row {index} cannot be read: {error}. Mend the file, or take it out.") from error
 
 
 def read_image(value: Any, where: str) -> Any:

@@ -39,6 +39,11 @@ _READERS = {
 #: How readers say that there is nothing in a file.
 _EMPTY = ("corresponds to no data", "EmptyDataError", "at least one example")
 BUILT_IN = tuple(SHIPPED["dataset"])
+SEPARATORS = (";", "\t", "|")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
+ONE_FOLDER_EACH = (
+    "Images of each class lie in a folder of their own, named after it: pictures/cat/1.png, pictures/dog/1.png."
+)
 IMAGE_FILES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 
 
@@ -264,15 +269,45 @@ def pick_column(loaded: Loaded, key: str, given: str | None, rows: object, usual
     columns = columns_of(rows)
     if given is not None:
         if given not in columns:
-            near = suggestion(given, columns)
-            raise loaded.error(("data", key), f"there is no column {given!r}{near}; there are {', '.join(columns)}.")
+            why = how_else_read(columns)
+            near = "" if why else suggestion(given, columns)
+            problem = f"there is no column {given!r}{near}; there are {', '.join(columns)}."
+            raise loaded.error(("data", key), f"{problem} {why}" if why else problem)
         return given
     for name in usual:
         if name in columns:
             return name
+    # Said in place of the column, which is not what is wrong then.
+    why = how_else_read(columns) or _no_images(columns, key, what) or f"Set data.{key}."
     raise ConfigError(
-        f"{loaded.where(('data',))}: which column is {what}? There are {', '.join(columns) or 'none'}: set data.{key}."
+        f"{loaded.where(('data',))}: which column is {what}? There are {', '.join(columns) or 'none'}. {why}"
     )
+
+
+def separator_of(columns: list[str]) -> str | None:
+    """What a table is separated by that was read as one column; None where it is one.
+
+    >>> separator_of(["age;kind"]), separator_of(["age", "kind"])
+    (';', None)
+    """
+    return next((sign for sign in SEPARATORS if len(columns) == 1 and sign in columns[0]), None)
+
+
+def how_else_read(columns: list[str]) -> str:
+    """How a file should be read whose columns have names that are none; empty where they may be."""
+    sign = separator_of(columns)
+    if sign is not None:
+        shown = sign.replace("\t", "\\t")
+        return f'The columns seem to be separated by "{shown}": set data.options={{sep: "{shown}"}}.'
+    if any(_NUMBER.fullmatch(name) for name in columns):
+        return "The first line seems to hold values: begin the file with a line of names for the columns."
+    return ""
+
+
+def _no_images(columns: list[str], key: str, what: str) -> str:
+    if what == "the image" and columns == ["text"]:
+        return f"The folder holds no images ({', '.join(IMAGE_FILES)})."
+    return ONE_FOLDER_EACH if key == "target" and columns == ["image"] else ""
 
 
 def expect_columns(rows: object, names: Iterable[str]) -> None:

@@ -45,6 +45,7 @@ from trainwright.training.construction import (
     with_backend,
 )
 from trainwright.training.dev_run import arguments_to_try
+from trainwright.training.given import refuse_other_forms, warn_of_misspelled_events
 from trainwright.training.given_modifiers import take_modifiers
 from trainwright.training.overrides import look_at_overrides
 from trainwright.training.phases import take_phases
@@ -112,6 +113,7 @@ class Trainer(Methods):
         phases: Sequence[Phase] | None = None,
     ) -> None:
         setup = self._setup
+        refuse_other_forms(train_dataset, eval_dataset, data_collator, callbacks, optimizers)
         setup.take_arguments(arguments_to_try(setup, with_backend(adopt_arguments(args), backend)))
         setup.backend = choose_backend(setup.args, backend)
         seed_everything(setup)
@@ -120,6 +122,7 @@ class Trainer(Methods):
         take_recipe(setup, recipe, recipe_args, metadata_args, one_teacher(teacher, distill_teacher))
         take_phases(setup, phases)
         callbacks = take_modifiers(setup, callbacks)
+        warn_of_misspelled_events(callbacks)
         given = setup.given_args
         setup.model_init = model_init
         setup.processing_class = choose_processor(processing_class, tokenizer)

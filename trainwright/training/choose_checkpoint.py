@@ -153,6 +153,8 @@ def _verified(folder: Path) -> Path:
         _refuse_if_all_damaged(folder) if found is None else None
         assert found is not None
         return found
+    if folder.is_file():
+        raise ValueError(f"{folder} is a file, and a checkpoint is a folder: pass the path of a checkpoint-N folder.")
     if not folder.is_dir():
         raise ValueError(f"{folder} is not there. Pass the path of a checkpoint-N folder.")
     if not has_manifest(folder):

@@ -34,6 +34,7 @@ from trainwright.engines.torch.strategies.choice import places_model
 from trainwright.loop.evaluate import accepts_compute_result, is_streaming_metric
 from trainwright.trackers import build_trackers, tracker_name
 from trainwright.training.engine_choice import in_torch_form
+from trainwright.training.given import refuse_optimizer_of_another_model
 from trainwright.training.hooks import is_users_own
 from trainwright.training.setup import Setup
 
@@ -138,6 +139,7 @@ def refuse_contradictions(setup: Setup) -> None:
             "optimizers= belongs to one model, but model_init= makes a new one for each train(): "
             "override create_optimizer instead."
         )
+    refuse_optimizer_of_another_model(setup)
     if setup.optimizer_cls_and_kwargs is not None and setup.optimizer is not None:
         raise ValueError("Pass optimizers= or optimizer_cls_and_kwargs=, not both.")
     metric = setup.compute_metrics
@@ -161,6 +163,19 @@ def refuse_missing_data(setup: Setup) -> None:
     dataset = setup.train_dataset
     if dataset is not None and not has_length(dataset) and args.max_steps <= 0:
         raise ValueError("train_dataset has no length, so max_steps must say how long to train: set max_steps=...")
+
+
+def warn_of_no_samples(setup: Setup) -> None:
+    """Say that evaluations of a training will have nothing to look at."""
+    if setup.args.eval_strategy == "no" or _evaluates_by_itself(setup):
+        return
+    sets = setup.eval_dataset if isinstance(setup.eval_dataset, dict) else {"": setup.eval_dataset}
+    for name, one in sets.items():
+        if one is not None and has_length(one) and len(one) == 0:
+            which = f"eval_dataset[{name!r}]" if name else "eval_dataset"
+            logger.warning(
+                "%s has no samples, so its evaluations say nothing: give it some, or set eval_strategy='no'.", which
+            )
 
 
 def _evaluates_by_itself(setup: Setup) -> bool:

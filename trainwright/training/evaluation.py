@@ -31,6 +31,7 @@ from trainwright.engines.torch.targets import base_model, find_labels
 from trainwright.loop.evaluate import EvaluationPlan, is_streaming_metric
 from trainwright.loop.evaluate import evaluate as run_plan
 from trainwright.training.checked_metrics import checked_metrics
+from trainwright.training.evaluation_data import named_as_evaluation, warn_of_missing_labels
 from trainwright.training.evaluation_details import note_predictions
 from trainwright.training.hooks import is_overridden
 from trainwright.training.losses import prepare_loss
@@ -83,15 +84,17 @@ def measure(
 ) -> dict[str, float]:
     """Metrics over one loader, logged and told to callbacks; ``dataset`` is what it reads in order, where known."""
     start = time.time()
-    output = setup.hooks().evaluation_loop(
-        loader,
-        description=description,
-        # Without a metric nobody looks at the predictions: do not keep them.
-        prediction_loss_only=True if setup.compute_metrics is None else None,
-        ignore_keys=ignore_keys,
-        metric_key_prefix=prefix,
-    )
+    with named_as_evaluation(setup):
+        output = setup.hooks().evaluation_loop(
+            loader,
+            description=description,
+            # Without a metric nobody looks at the predictions: do not keep them.
+            prediction_loss_only=True if setup.compute_metrics is None else None,
+            ignore_keys=ignore_keys,
+            metric_key_prefix=prefix,
+        )
     metrics = output.metrics
+    warn_of_missing_labels(setup, metrics, prefix, dataset)
     metrics.update(speed_of(setup, prefix, start, output.num_samples))
     note_predictions(setup, output, prefix, dataset)
     setup.hooks().log(metrics)

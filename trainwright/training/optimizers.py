@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from typing import Any
 
@@ -18,6 +19,8 @@ from trainwright.engines.torch.targets import unwrap
 from trainwright.training.hooks import is_overridden
 from trainwright.training.modules import forget_configured
 from trainwright.training.setup import Setup
+
+logger = logging.getLogger("trainwright")
 
 
 def create_optimizer_and_scheduler(setup: Setup, num_training_steps: int) -> None:
@@ -95,10 +98,12 @@ def create_scheduler(setup: Setup, num_training_steps: int, optimizer: Any = Non
     if setup.lr_scheduler is None:
         options = setup.args.lr_scheduler_kwargs
         assert not isinstance(options, str)
+        warmup_steps = setup.args.get_warmup_steps(num_training_steps)
+        _warn_of_warmup_without_end(setup, warmup_steps, num_training_steps)
         setup.lr_scheduler = build_scheduler(
             setup.args.lr_scheduler_type,
             optimizer or setup.optimizer,
-            warmup_steps=setup.args.get_warmup_steps(num_training_steps),
+            warmup_steps=warmup_steps,
             total_steps=num_training_steps,
             kwargs=options,
         )
@@ -109,6 +114,16 @@ def create_scheduler(setup: Setup, num_training_steps: int, optimizer: Any = Non
                 "metric_for_best_model, and set eval_strategy."
             )
     return setup.lr_scheduler
+
+
+def _warn_of_warmup_without_end(setup: Setup, warmup_steps: int, total_steps: int) -> None:
+    if warmup_steps > total_steps and not setup.args.fast_dev_run:
+        logger.warning(
+            "warmup_steps=%d, and the training has %d: the learning rate never reaches learning_rate. Give fewer, or "
+            "a share such as warmup_ratio=0.1.",
+            warmup_steps,
+            total_steps,
+        )
 
 
 def chosen_optimizer(setup: Setup) -> tuple[Any, dict[str, Any]]:

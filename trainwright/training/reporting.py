@@ -17,6 +17,7 @@ from pathlib import Path
 
 from trainwright.core.errors import Preempted, RunTakenOver
 from trainwright.report.page import HTML, write_report
+from trainwright.report.stored_run import is_run
 from trainwright.training.evaluation_details import add_inputs
 from trainwright.training.one_writer import may_write
 from trainwright.training.run import TrainingRun
@@ -46,6 +47,9 @@ def _report(run: TrainingRun, error: BaseException | None) -> None:
     wants = setup.args.write_report and setup.args.should_save and setup.search is None
     wants = wants and run.stops is not None and not run.is_over
     if not wants or isinstance(error, RunTakenOver) or not folder.is_dir() or not may_write(run):
+        return
+    if error is not None and not is_run(folder):
+        # Refused before anything was noted: the error itself is all there is to say.
         return
     try:
         if isinstance(error, (Preempted, KeyboardInterrupt)) or _logs_of(folder) > _LARGEST_LOGS:

@@ -70,6 +70,8 @@ class EvaluationOptions:
     logged: Means = field(default_factory=Means)
     #: True for the metric's trial on one batch before training: nothing that callbacks should hear of.
     is_trial: bool = False
+    #: Whether it was said that an evaluation has no labels.
+    has_spoken: bool = False
 
 
 class Trial(Protocol):

@@ -26,7 +26,7 @@ from trainwright.training.actions import TrainingActions
 from trainwright.training.build import fill
 from trainwright.training.checks import refuse_unknown_best_metric, warn_if_inexact
 from trainwright.training.choose_checkpoint import agreed_checkpoint
-from trainwright.training.construction import refuse_missing_data
+from trainwright.training.construction import refuse_missing_data, warn_of_no_samples
 from trainwright.training.data import refuse_to_limit, settle_workers
 from trainwright.training.dev_run import say_it_was_a_try, starts_anew
 from trainwright.training.evaluation_details import forget_later_evaluations
@@ -66,6 +66,7 @@ def new_run(setup: Setup, trial: object, ignored_outputs: list[str] | None) -> T
     if setup.args.eval_strategy != "no":
         use_own_eval_data(setup)
     refuse_missing_data(setup)
+    warn_of_no_samples(setup)
     setup.backend.start(setup.given_args)
     run = open_saving(setup, TrainingActions())
     run.ignored_outputs = ignored_outputs

@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 from trainwright.config.loading import Loaded
 from trainwright.experiment import measures
 from trainwright.experiment.builtin_data import digits
-from trainwright.experiment.media import read_image, varied_image
+from trainwright.experiment.media import read_image, row_of, varied_image
 from trainwright.experiment.models import build_local, build_pretrained, is_local, processor_of
 from trainwright.experiment.sources import class_numbers, columns_of, expect_columns, pick_column
 from trainwright.experiment.tasks.base import Given, Prepared, TensorRows, classes_of
@@ -129,7 +129,7 @@ class ImageRows(Dataset):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        row = self.rows[index]
+        row = row_of(self.rows, index)
         image = read_image(row[self.facts["image"]], f"row {index}, {self.facts['image']!r}")
         image = varied_image(image) if self.varied else image
         if self.processor is not None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data._utils.collate import collate_tensor_fn
 
 from trainwright.core.signatures import forward_parameters
-from trainwright.data.collators import collate_any, default_data_collator
+from trainwright.data.collators import _labels_torch, _stack_torch, collate_any, default_data_collator
 from trainwright.engines.torch.losses import loss_of
 from trainwright.engines.torch.targets import is_mapping
 from trainwright.training.first_step.scene import Scene, listed, shape_of
@@ -28,7 +28,7 @@ def explain_words_as_labels(scene: Scene) -> str | None:
     # The collator leaves words out where they are called labels, and the loss has nothing to compare with then.
     if scene.is_collated_by_users or (is_fetched and not _lacks_labels(scene)):
         return None
-    for name in (*scene.setup.label_names, *_LABELS):
+    for name in _names(scene):
         value = scene.sample().get(name)
         if isinstance(value, str):
             return (
@@ -36,6 +36,32 @@ def explain_words_as_labels(scene: Scene) -> str | None:
                 "each class a number, as in label2id = {'negative': 0, 'positive': 1}, and replace the words by it."
             )
     return None
+
+
+def explain_values_of_none(scene: Scene) -> str | None:
+    """Samples without a value, in all of them or in some."""
+    here = scene.within(_stack_torch, _labels_torch)
+    if here is not None:
+        empty = [place for place, value in enumerate(here["values"]) if value is None]
+        if not empty:
+            return None
+        what = "A label is missing" if here["key"] in _names(scene) else "A value is missing"
+        more = f" and {len(empty) - 1} more" if len(empty) > 1 else ""
+        where = f"sample {empty[0]} of the first batch{more}"
+    else:
+        # What is None in the first sample is left out of the batch.
+        if scene.is_collated_by_users or not _lacks_labels(scene):
+            return None
+        sample = scene.sample()
+        here = {"key": next((name for name in _names(scene) if name in sample and sample[name] is None), None)}
+        what, where = "A label is missing", "the first sample"
+    if here["key"] is None:
+        return None
+    return f"{what}: {here['key']!r} is None in {where}. Give it a value, or leave such samples out."
+
+
+def _names(scene: Scene) -> tuple[str, ...]:
+    return (*scene.setup.label_names, *_LABELS)
 
 
 def explain_ragged_samples(scene: Scene) -> str | None:
@@ -77,7 +103,7 @@ def explain_columns(scene: Scene) -> str | None:
 def explain_missing_labels(scene: Scene) -> str | None:
     """A loss that has nothing to compare with, where the data has a column that was dropped."""
     batch: Any = scene.batches[0] if scene.batches else None
-    if not _lacks_labels(scene) or not is_mapping(batch):
+    if not _lacks_labels(scene) or not is_mapping(batch) or any(batch.get(name) is not None for name in _names(scene)):
         return None
     rest = [name for name in scene.sample() if name not in batch and name not in _LABELS]
     if not rest:

@@ -15,6 +15,9 @@ from trainwright.config.origin import OURS, library_of
 from trainwright.engines.torch.targets import base_model, find_labels, is_mapping
 from trainwright.training.setup import Setup
 
+#: A note on an error that has nothing to do with a step's batches.
+IN_AN_EVALUATION = "this was in an evaluation, of evaluation data and not of training data"
+
 
 @dataclass(frozen=True)
 class Scene:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trainwright.config.origin import library_of
 from trainwright.core.signatures import forward_parameters
 from trainwright.engines.torch.losses import default_loss
 from trainwright.engines.torch.targets import IGNORED, base_model
@@ -20,14 +21,18 @@ logger = logging.getLogger("trainwright")
 
 #: What transformers' classifiers say of their loss: labels are compared with ``config.num_labels`` classes.
 _CLASSIFIERS = tuple(f"For{what}Classification" for what in ("Sequence", "Token", "Image", "Audio", "Video"))
+#: Methods in which somebody may change labels on their way to the model.
+_TOUCH_LABELS = ("compute_loss", "training_step", "_prepare_inputs", "_prepare_input")
 
 
 def refuse_impossible_labels(setup: Setup, batches: list[Any]) -> None:
     """Before a first step: labels for which transformers' classifiers have no class; a GPU would not say which."""
     network = base_model(setup.model)
     classes = _classes_in_config(network)
-    computes_loss_itself = not (setup.calling.loss_outside_model or is_overridden(setup.hooks(), "compute_loss"))
-    if classes is None or setup.module is not None or not computes_loss_itself:
+    is_computed_elsewhere = setup.calling.loss_outside_model or any(
+        is_overridden(setup.hooks(), name) for name in _TOUCH_LABELS
+    )
+    if classes is None or setup.module is not None or is_computed_elsewhere or not _is_as_published(network, classes):
         return
     for number, batch in enumerate(batches):
         labels = labels_in_batch(setup, batch)
@@ -45,6 +50,23 @@ def _classes_in_config(network: nn.Module) -> int | None:
     of_one = getattr(config, "problem_type", None) in (None, "single_label_classification")
     is_one = getattr(network, "loss_type", None) in _CLASSIFIERS and "labels" in forward_parameters(network)
     return classes if isinstance(classes, int) and of_one and is_one else None
+
+
+def _is_as_published(network: nn.Module, classes: int) -> bool:
+    """Whether forward and head are transformers' own and agree on the classes; elsewhere the loss itself will say."""
+    own_forward = library_of(type(network).forward) == "transformers"
+    is_patched = "forward" in vars(network) or "_loss_function" in vars(network)
+    # A hook may give the model other labels than the batch has.
+    if (
+        not own_forward
+        or is_patched
+        or network._forward_pre_hooks
+        or getattr(network, "num_labels", classes) != classes
+    ):
+        return False
+    head = getattr(network, "classifier", getattr(network, "score", None))
+    width = getattr(head, "out_features", None)
+    return width == classes if isinstance(width, int) else library_of(type(head)) == "transformers"
 
 
 def _warn_of_regression(network: nn.Module, labels: Tensor) -> None:

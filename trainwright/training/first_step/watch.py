@@ -12,20 +12,23 @@ from trainwright.training.first_step.inputs import (
     explain_columns,
     explain_missing_labels,
     explain_ragged_samples,
+    explain_values_of_none,
     explain_words_as_labels,
 )
 from trainwright.training.first_step.layers import RAISED_BY_TORCH, explain_layer, note_on
-from trainwright.training.first_step.losses import explain_loss
-from trainwright.training.first_step.scene import Scene
+from trainwright.training.first_step.losses import explain_loss, explain_outputs
+from trainwright.training.first_step.scene import IN_AN_EVALUATION, Scene
 from trainwright.training.first_step.targets import explain_labels, explain_labels_on_a_device, refuse_impossible_labels
 from trainwright.training.run import TrainingRun
 
 logger = logging.getLogger("trainwright")
 
 _EXPLANATIONS: tuple[Callable[[Scene], str | None], ...] = (
+    explain_values_of_none,
     explain_words_as_labels,
     explain_ragged_samples,
     explain_columns,
+    explain_outputs,
     explain_missing_labels,
     explain_labels,
     explain_loss,
@@ -62,6 +65,9 @@ class FirstStep:
     def explain(self, error: Exception) -> None:
         """Raise an error that says why the first step failed, where that is known; else leave a note where."""
         if self.is_over or not isinstance(error, RAISED_BY_TORCH) or is_out_of_memory(error) or lost_a_peer(error):
+            return
+        if any(IN_AN_EVALUATION in note for note in getattr(error, "__notes__", ())):
+            # Evaluated before the second step; it has been said what is wrong.
             return
         scene = Scene.of(self._run.setup, self._batches, error)
         for explain in _EXPLANATIONS:
