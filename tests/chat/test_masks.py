@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from trainwright.data.chat.proof import prove
 from trainwright.data.chat.shapes import Chat
 from trainwright.data.chat.template import ChatTemplate
 from trainwright.data.collators_lm import DataCollatorForLanguageModeling
+from trainwright.experiment.tasks.chat import _stop_at_ends
 
 ENDS = ["In a den.<|im_end|>", "In a tree.<|im_end|>"]
 
@@ -237,6 +239,19 @@ def test_no_answer_at_all_is_an_all_zero_mask() -> None:
 def test_a_row_that_is_wrong_is_named() -> None:
     with pytest.raises(ValueError, match="row 1: there is no role 'robot'"):
         encoded(tokenizer(), ONE, [{"role": "robot", "content": "x"}])
+
+
+@pytest.mark.parametrize("behind", ["", "\n", "</s>"])
+def test_generation_stops_at_the_token_behind_the_answer(behind: str) -> None:
+    written = (
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>" + behind + "{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    known = tokenizer(written, control=["<|user|>", "<|assistant|>", "<|end|>"])
+    model = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=known.eos_token_id))
+    (note,) = _stop_at_ends(model, ChatTemplate(known))
+    assert "<|end|>" in note
+    assert model.generation_config.eos_token_id == [known.eos_token_id, known.convert_tokens_to_ids("<|end|>")]
 
 
 def _batch(known: Any, **changes: Any) -> dict[str, torch.Tensor]:

@@ -175,13 +175,16 @@ def _refuse_unknown_tokens(loaded: Loaded, model: nn.Module, tokenizer: Any) -> 
 
 def _stop_at_ends(model: Any, template: ChatTemplate) -> list[str]:
     """Let generation stop where answers end, also where that is not the token that ends documents."""
-    probe = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello"}]
+    said = "qzxe"
     try:
-        tokens = template.tokens(template.text(probe))[0]
+        text = template.text([{"role": "user", "content": "Hello"}, {"role": "assistant", "content": said}])
     except ValueError:
         return []
+    tokens, offsets = template.tokens(text)
     stops = stop_tokens(template.tokenizer)
-    ends = [token for token in tokens[-3:] if token in stops][:1]
+    # The first behind what is said: before it stands what opens an answer, and behind it perhaps the end of documents.
+    behind = text.rfind(said) + len(said)
+    ends = [token for token, (start, _) in zip(tokens, offsets, strict=True) if start >= behind and token in stops][:1]
     config = getattr(model, "generation_config", None)
     if not ends or config is None:
         return []
