@@ -91,6 +91,26 @@ def test_what_is_no_adapter_is_not_merged(place: Path) -> None:
         assert words in told.output
 
 
+@pytest.mark.parametrize("adapter", ["null", "{r: 2}"])
+def test_an_adapter_is_no_model_to_train_on(place: Path, adapter: str) -> None:
+    run("adapter={r: 2}", "name=first", "training.num_train_epochs=1", "callbacks={}")
+    words = r"holds an adapter and not a whole model.*trainwright export runs/first --to merged"
+    with pytest.raises(ConfigError, match=words):
+        run(f"adapter={adapter}", "model.name=runs/first")
+    assert not (place / "runs/chat").exists()
+    (place / "foreign").mkdir()
+    (place / "foreign/adapter_config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="merge_and_unload"):
+        run(f"adapter={adapter}", "model.name=foreign")
+
+
+def test_an_adapter_folder_says_where_generation_stops(place: Path) -> None:
+    folder = run("adapter={r: 2}", "training.num_train_epochs=1", "callbacks={}").folder
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(str(folder))
+    stops = transformers.GenerationConfig.from_pretrained(str(folder)).eos_token_id
+    assert tokenizer.convert_tokens_to_ids("<|im_end|>") in stops
+
+
 def test_an_estimate_knows_what_is_trained(place: Path) -> None:
     plan = estimate(load_experiment("chat.yaml", ["adapter={r: 2}"]))
     assert 0 < plan.trained < plan.parameters / 4
