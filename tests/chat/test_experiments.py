@@ -16,6 +16,7 @@ from tests.chat.chats import TWO
 from tests.chat.tiny import CHATML, MARKED, model_folder
 from trainwright import load_experiment
 from trainwright.config.errors import ConfigError
+from trainwright.data.chat.shapes import find_shape
 from trainwright.experiment.checking import check
 from trainwright.experiment.looking import look
 from trainwright.experiment.running import evaluate, predict, train
@@ -169,6 +170,25 @@ def test_other_shapes_and_files_give_the_same_samples(place: Path, shape: str) -
     assert torch.equal(found.train.tokens, plain.train.tokens)
     assert torch.equal(found.train.labels, plain.train.labels)
     assert found.dropped == (["unused"] if shape == "columns.jsonl" else [])
+
+
+WORDS = ["2024-01-05", "007", "3.10", "TRUE", "NA", "None", "null"]
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "messages.jsonl"])
+def test_texts_of_files_are_learned_to_the_letter(place: Path, word: str, ending: str) -> None:
+    """Where all rows have such a word, readers of tables take them for dates, numbers or gaps."""
+    from trainwright.experiment.building import rows_of
+
+    pairs = [{"instruction": f"{number}?", "output": word} for number in range(4)]
+    told = [{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": word}]}] * 4
+    lines = [json.dumps(row) for row in (told if ending.startswith("messages") else pairs)]
+    csv = ["instruction,output", *(",".join(row.values()) for row in pairs)]
+    (place / f"rows.{ending}").write_text("\n".join(csv if ending == "csv" else lines) + "\n")
+    rows = rows_of(load_experiment("chat.yaml", [f"data.train=rows.{ending}"]), "train")
+    shape = find_shape(rows.column_names, [rows[0]])
+    assert [shape.chat(row).messages[1]["content"] for row in rows] == [word] * 4
 
 
 def test_a_template_of_ones_own_is_used_and_kept(place: Path) -> None:

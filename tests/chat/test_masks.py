@@ -54,6 +54,19 @@ def test_answers_that_teach_nothing_are_left_out_and_counted(template: str) -> N
     }
 
 
+@pytest.mark.parametrize("template", [CHATML, MARKED], ids=["prefixes", "markers"])
+def test_weight_zero_counts_where_all_is_learned(template: str) -> None:
+    known = tokenizer(template)
+    rows = encoded(known, [user("Hi?"), assistant("Nonsense.", weight=0), *ONE], train_on="all")
+    text = "".join(trained(known, rows))
+    assert "Nonsense" not in text
+    assert "Hi?" in text
+    assert ENDS[0] in text
+    assert dict(rows.counts.left_out) == {"answers that the data marks with weight 0": 1}
+    with pytest.raises(ValueError, match=r"no answer to anything, and data\.train_on: all"):
+        encoded(known, [{**user("Hi?"), "weight": 0}, *ONE[1:]], train_on="all")
+
+
 def test_leading_spaces_and_letters_of_several_bytes_stay_whole() -> None:
     known = tokenizer()
     chat = [user("  Grüße?"), assistant("  Größe 🦊, 狐")]

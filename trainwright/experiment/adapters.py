@@ -65,7 +65,7 @@ def _refuse_adapter_as_model(loaded: Loaded) -> None:
             f"{merged}, or go on with the run that trained it, by its own experiment and with more epochs."
         )
     else:
-        way = f"add it to its model first (merge_and_unload of PEFT, then save_pretrained) and name that folder, {merged}."
+        way = "add it to its model first (merge_and_unload of PEFT, then save_pretrained) and name the folder of that."
     raise loaded.error(("model", "name"), f"{name} holds an adapter and not a whole model, and it would be lost: {way}")
 
 

@@ -81,17 +81,21 @@ class Table:
         raise ConfigError(f"Texts are prepared by the package datasets: {install('datasets')}")
 
 
-def read_table(files: list[str], kind: str, options: dict[str, Any]) -> Table:
-    """The rows of files of one ``kind`` (csv, json or text), one file after the other."""
+def read_table(files: list[str], kind: str, options: dict[str, Any], *, as_written: bool = False) -> Table:
+    """The rows of files of one ``kind`` (csv, json or text), one file after the other.
+
+    With ``as_written``, words stay the words of the file: no column is guessed to hold numbers, dates or gaps.
+    """
     unknown = [name for name in options if name not in OPTIONS or kind != "csv"]
     if unknown:
         raise ConfigError(f"data.options {unknown[0]} needs the package datasets: {install('datasets')}")
     if kind == "csv":
         delimiter = options.get("delimiter", options.get("sep", ","))
         encoding = options.get("encoding") or "utf-8-sig"
-        return _joined(files, [_csv(Path(file), delimiter, encoding) for file in files], _typed_words)
+        typed = _kept if as_written else _typed_words
+        return _joined(files, [_csv(Path(file), delimiter, encoding) for file in files], typed)
     if kind == "json":
-        return _joined(files, [_json(Path(file)) for file in files], _typed_values)
+        return _joined(files, [_json(Path(file)) for file in files], _kept if as_written else _typed_values)
     return Table({"text": [line for file in files for line in _lines(Path(file))]})
 
 
@@ -120,6 +124,10 @@ def _joined(files: list[str], parts: list[dict[str, list[Any]]], typed: Callable
     if not names or not len(Table(columns)):
         raise ConfigError(f"{where}: it has no rows.")
     return Table(columns)
+
+
+def _kept(name: str, values: list[Any]) -> list[Any]:
+    return values
 
 
 # ---- CSV

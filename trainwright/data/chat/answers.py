@@ -46,7 +46,10 @@ def learnable(chat: Chat) -> list[int]:
     return [
         place
         for place, message in enumerate(chat.messages)
-        if place > 0 and message["role"] == "assistant" and place not in chat.left_out and says_something(message)
+        if place >= max(1, chat.prompt)
+        and message["role"] == "assistant"
+        and place not in chat.left_out
+        and says_something(message)
     ]
 
 

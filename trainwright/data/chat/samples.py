@@ -116,7 +116,7 @@ def _samples(
     if not turns:
         counts.left_out["conversations without an answer to learn from"] += 1
         return
-    _remark_turns(chat, counts)
+    _remark_turns(chat, train_on, counts)
     _remark_special(chat, template, counts)
     parts = [(replace(chat, messages=chat.messages[: turn + 1]), [turn]) for turn in turns]
     if train_on != "each":
@@ -150,7 +150,7 @@ def _trained(
         places = list(range(len(whole.tokens)))
         if chat.messages[-1]["role"] == "assistant":
             refuse_no_end(template, whole, places, "the last answer")
-        return set(places)
+        return set(places) - _unwanted(template, chat, whole)
     answers = find_answers(template, chat, whole, turns)
     for answer in answers:
         prove(template, chat, whole, answer)
@@ -159,15 +159,31 @@ def _trained(
     return {place for answer in answers for place in answer.tokens}
 
 
-def _remark_turns(chat: Chat, counts: Counts) -> None:
+def _unwanted(template: ChatTemplate, chat: Chat, whole: Rendered) -> set[int]:
+    """Tokens of answers with weight 0, where all else is learned."""
+    turns = [place for place in sorted(chat.left_out) if chat.messages[place]["role"] == "assistant"]
+    spoken = [place for place in turns if place > 0 and says_something(chat.messages[place])]
+    if len(spoken) < len(chat.left_out):
+        raise ValueError(
+            "a message has weight 0 that is no answer to anything, and data.train_on: all learns whole conversations: "
+            "take the message out, or learn answers alone (data.train_on: assistant)."
+        )
+    return {place for answer in find_answers(template, chat, whole, spoken) for place in answer.tokens}
+
+
+def _remark_turns(chat: Chat, train_on: str, counts: Counts) -> None:
     """What of the answers is not learned, and why."""
     for place, message in enumerate(chat.messages):
         if message["role"] != "assistant":
+            continue
+        if train_on == "all" and place not in chat.left_out:
             continue
         if not says_something(message):
             counts.left_out["answers that say nothing"] += 1
         elif place in chat.left_out:
             counts.left_out["answers that the data marks with weight 0"] += 1
+        elif place in range(chat.prompt):
+            counts.left_out["answers that stand in the prompt of another"] += 1
         elif place == 0:
             counts.left_out["answers that nobody asked for, at the beginning"] += 1
 

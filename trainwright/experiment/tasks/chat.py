@@ -35,6 +35,8 @@ class ChatTask:
     """A causal language model of transformers on conversations; loss on the answers alone unless told otherwise."""
 
     reads = ("text", "target", "max_length", "train_on")
+    #: What is learned is the text of the file, to the letter.
+    reads_as_written = True
 
     def defaults(self, loaded: Loaded) -> dict[str, Any]:
         return {
