@@ -177,8 +177,8 @@ def _cell(row: Mapping[str, Any], columns: Mapping[str, str], part: str) -> str:
         f"the column {columns[part]!r} holds {str(value)[:40]!r}, which is {type(value).__name__} and not text: "
         'write it in quotes in a JSONL file ({"'
         + columns[part]
-        + '": "..."}), or name a CSV file, whose columns are read as '
-        "they stand there."
+        + '": "..."}), or name a CSV file, which is read as it '
+        "stands."
     )
 
 

@@ -13,7 +13,6 @@ from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded
 from trainwright.data.chat.batch_check import check_batch
 from trainwright.data.chat.collator import ChatCollator
-from trainwright.data.chat.proof import stop_tokens
 from trainwright.data.chat.samples import CHOICES, IGNORED, ChatRows, encode_chats
 from trainwright.data.chat.shapes import Shape, find_shape
 from trainwright.data.chat.template import ChatTemplate
@@ -183,7 +182,7 @@ def _stop_at_ends(model: Any, template: ChatTemplate) -> list[str]:
     except ValueError:
         return []
     tokens, offsets = template.tokens(text)
-    stops = stop_tokens(template.tokenizer)
+    stops = template.stops
     # The first behind what is said: before it stands what opens an answer, and behind it perhaps the end of documents.
     behind = text.rfind(said) + len(said)
     ends = [token for token, (start, _) in zip(tokens, offsets, strict=True) if start >= behind and token in stops][:1]
