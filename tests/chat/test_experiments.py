@@ -172,6 +172,17 @@ def test_other_shapes_and_files_give_the_same_samples(place: Path, shape: str) -
     assert found.dropped == (["unused"] if shape == "columns.jsonl" else [])
 
 
+@pytest.mark.parametrize(("ending", "said"), [("jsonl", "row 5 of the file"), ("parquet", "row 4 of the data")])
+def test_errors_name_the_row_of_the_file(place: Path, ending: str, said: str) -> None:
+    """Rows to train on are shuffled when some are held out."""
+    rows = chats()
+    rows[4]["messages"][0]["role"] = "robot"
+    table = datasets.Dataset.from_list(rows)
+    table.to_parquet("bad.parquet") if ending == "parquet" else table.to_json("bad.jsonl")
+    with pytest.raises(ConfigError, match=rf"{said}.*: there is no role 'robot'"):
+        run(f"data.train=bad.{ending}")
+
+
 WORDS = ["2024-01-05", "007", "3.10", "TRUE", "NA", "None", "null"]
 
 
@@ -209,6 +220,8 @@ def test_a_template_of_ones_own_is_used_and_kept(place: Path) -> None:
         (["data.train_on=answers"], "data.train_on: 'answers' is none of assistant, last, each, all"),
         (["data.text=talk"], "there is no column 'talk'"),
         (["model.chat_template=gone.jinja"], "gone.jinja"),
+        (["model.chat_template=broken.jinja"], "broken.jinja: line 2: "),
+        (["model.name=models/bese"], "there is no folder models/bese .did you mean 'base'"),
         (["model.name=mlp"], "needs a causal language model of transformers"),
         (["data.max_length=1"], "at least 2"),
         (["data.max_length=4"], "the mask is all zero"),
@@ -225,6 +238,8 @@ def test_a_template_of_ones_own_is_used_and_kept(place: Path) -> None:
 def test_mistakes_are_named_before_any_work(place: Path, overrides: list[str], words: str) -> None:
     model_folder(place / "other", CHATML, control=["<|im_start|>", "<|im_end|>", *(f"<|{one}|>" for one in range(300))])
     model_folder(place / "untold", None)
+    (place / "broken.jinja").write_text("{% for m in messages %}\n{% for")
+    (place / "models/base").mkdir(parents=True)
     with pytest.raises(ConfigError, match=words):
         run(*overrides)
     assert not (place / "runs/chat").exists()

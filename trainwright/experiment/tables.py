@@ -42,8 +42,10 @@ NOT_UTF8 = (
 class Table:
     """Columns by name, all of one length; rows by number. Has what tasks ask of a dataset."""
 
-    def __init__(self, columns: dict[str, list[Any]]) -> None:
+    def __init__(self, columns: dict[str, list[Any]], numbers: Sequence[int] | None = None) -> None:
         self._columns = columns
+        #: Which rows of the file these are, counted from 1.
+        self.numbers: Sequence[int] = range(1, len(self) + 1) if numbers is None else numbers
 
     @property
     def column_names(self) -> list[str]:
@@ -64,11 +66,12 @@ class Table:
 
     def select(self, indices: Sequence[int]) -> Table:
         """The rows with these numbers, in this order."""
-        return Table({name: [values[index] for index in indices] for name, values in self._columns.items()})
+        columns = {name: [values[index] for index in indices] for name, values in self._columns.items()}
+        return Table(columns, [self.numbers[index] for index in indices])
 
     def remove_columns(self, names: str | Sequence[str]) -> Table:
         gone = {names} if isinstance(names, str) else set(names)
-        return Table({name: values for name, values in self._columns.items() if name not in gone})
+        return Table({name: values for name, values in self._columns.items() if name not in gone}, self.numbers)
 
     def train_test_split(self, *, test_size: float, seed: int) -> dict[str, Table]:
         """Two parts, the same as those of ``datasets``."""

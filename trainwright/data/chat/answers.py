@@ -219,14 +219,21 @@ def _of_markers(template: ChatTemplate, chat: Chat, whole: Rendered, answer: Ans
     said = _said_until(template, chat, whole, answer.turn)
     shared, ends = 0, None
     if answer.begins is None:
-        before = template.text(chat.messages[: answer.turn], chat.tools, prompt=True)
-        shared = _shared(before, whole.text)
+        shared = _shared(_text_of(template, chat, answer.turn, prompt=True), whole.text)
         # A word of the answer may begin as what the template adds does.
         shared = shared if said is None else min(shared, said - len(chat.messages[answer.turn]["content"].rstrip()))
     if said is None and answer.turn < len(chat.messages) - 1:
-        until = template.text(chat.messages[: answer.turn + 1], chat.tools)
-        ends = len(until) if whole.text.startswith(until) else None
+        until = _text_of(template, chat, answer.turn + 1)
+        ends = len(until) if until and whole.text.startswith(until) else None
     return replace(answer, shared=shared, said_until=said, ends=ends)
+
+
+def _text_of(template: ChatTemplate, chat: Chat, count: int, *, prompt: bool = False) -> str:
+    """The first messages; nothing where the template refuses them alone."""
+    try:
+        return template.text(chat.messages[:count], chat.tools, prompt=prompt)
+    except ValueError:
+        return ""
 
 
 def _refuse_marked_questions(template: ChatTemplate, chat: Chat) -> None:

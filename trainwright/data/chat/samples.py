@@ -101,12 +101,21 @@ def encode_chats(
                 labels.append(torch.tensor(sample[1], dtype=torch.int32))
                 starts.append(starts[-1] + len(sample[0]))
         except ValueError as error:
-            raise ValueError(f"row {number}: {error}") from error
+            raise ValueError(f"{_named(rows, number)}: {error}") from error
         counts.conversations += 1
     if not tokens:
         why = "; ".join(f"{count} {what}" for what, count in counts.left_out.items()) or "there are no rows"
         raise ValueError(f"the mask is all zero: no conversation has a token to learn from ({why}).")
     return ChatRows(torch.cat(tokens), torch.cat(labels), starts, counts)
+
+
+def _named(rows: Any, number: int) -> str:
+    """A row as one finds it again: parts of the data were shuffled."""
+    if (numbers := getattr(rows, "numbers", None)) is not None:
+        return f"row {numbers[number]} of the file (the first is 1)"
+    if (kept := getattr(rows, "_indices", None)) is not None:
+        return f"row {kept.column(0)[number].as_py()} of the data (the first is 0)"
+    return f"row {number}"
 
 
 def _samples(

@@ -61,6 +61,8 @@ class ChatTask:
             template = ChatTemplate(tokenizer)
         except ValueError as error:
             raise loaded.error(("model", "name"), str(error)) from error
+        if written is not None and (wrong := _syntax_error(written)) is not None:
+            raise loaded.error(("model", "chat_template"), f"{loaded.experiment.model.chat_template}: {wrong}")
         model = build_pretrained(loaded, "AutoModelForCausalLM", given.trained)
         limit_length(given, facts, model, tokenizer)
         _refuse_unknown_tokens(loaded, model, tokenizer)
@@ -145,6 +147,22 @@ def _template_text(loaded: Loaded, facts: dict[str, Any]) -> str | None:
         except (OSError, ValueError) as error:
             raise loaded.error(("model", "chat_template"), f"{path} cannot be read: {error}.") from None
     return facts["chat_template"]
+
+
+def _syntax_error(written: str) -> str | None:
+    """What jinja2 says of a template that it cannot read, and at which line."""
+    import jinja2
+
+    try:
+        from transformers.utils.chat_template_utils import _compile_jinja_template
+    except ImportError:
+        # Another release keeps it elsewhere; rendering says it then, without the file.
+        return None
+    try:
+        _compile_jinja_template(written)
+    except jinja2.TemplateSyntaxError as error:
+        return f"line {error.lineno}: {error.message}"
+    return None
 
 
 def _how(template: ChatTemplate, facts: dict[str, Any]) -> str:
