@@ -12,6 +12,7 @@ import peft
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from tests.chat.chats import ONE
@@ -62,6 +63,18 @@ def test_a_run_with_an_adapter_goes_on_to_the_bit(place: Path) -> None:
     run(adapter, "training.num_train_epochs=1")
     gone_on, whole = run(adapter).folder, run(adapter, "name=whole").folder
     assert all(torch.equal(one, weights(whole)[name]) for name, one in weights(gone_on).items())
+
+
+def test_another_model_under_the_adapter_is_refused(place: Path) -> None:
+    run("adapter={r: 2}", "training.num_train_epochs=1")
+    file = place / "base/model.safetensors"
+    before = file.read_bytes()
+    state = load_file(file)
+    save_file({name: tensor + 1 for name, tensor in state.items()}, file, {"format": "pt"})
+    with pytest.raises(ConfigError, match=r"is not what it was when the run in .* go on with the same model"):
+        run("adapter={r: 2}")
+    file.write_bytes(before)
+    run("adapter={r: 2}")
 
 
 def test_another_adapter_is_another_experiment(place: Path) -> None:

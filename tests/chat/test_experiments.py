@@ -220,6 +220,8 @@ def test_a_template_of_ones_own_is_used_and_kept(place: Path) -> None:
         (["data.train_on=answers"], "data.train_on: 'answers' is none of assistant, last, each, all"),
         (["data.text=talk"], "there is no column 'talk'"),
         (["model.chat_template=gone.jinja"], "gone.jinja"),
+        (["model.task=null"], "the column messages holds conversations: set model.task: chat"),
+        (["model.task=causal-lm", "data.text=messages"], "set model.task: chat"),
         (["model.chat_template=broken.jinja"], "broken.jinja: line 2: "),
         (["model.name=models/bese"], "there is no folder models/bese .did you mean 'base'"),
         (["model.name=mlp"], "needs a causal language model of transformers"),
