@@ -12,6 +12,7 @@ import peft
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from tests.chat.chats import ONE
@@ -64,6 +65,18 @@ def test_a_run_with_an_adapter_goes_on_to_the_bit(place: Path) -> None:
     assert all(torch.equal(one, weights(whole)[name]) for name, one in weights(gone_on).items())
 
 
+def test_another_model_under_the_adapter_is_refused(place: Path) -> None:
+    run("adapter={r: 2}", "training.num_train_epochs=1")
+    file = place / "base/model.safetensors"
+    before = file.read_bytes()
+    state = load_file(file)
+    save_file({name: tensor + 1 for name, tensor in state.items()}, file, {"format": "pt"})
+    with pytest.raises(ConfigError, match=r"is not what it was when the run in .* go on with the same model"):
+        run("adapter={r: 2}")
+    file.write_bytes(before)
+    run("adapter={r: 2}")
+
+
 def test_another_adapter_is_another_experiment(place: Path) -> None:
     run("adapter={r: 2}", "training.num_train_epochs=1")
     for change in ("adapter={r: 3}", "adapter={r: 2, kind: dora}"):
@@ -89,6 +102,26 @@ def test_what_is_no_adapter_is_not_merged(place: Path) -> None:
         told = CliRunner().invoke(app, ["export", str(folder), "--to", "merged"])
         assert told.exit_code == 2
         assert words in told.output
+
+
+@pytest.mark.parametrize("adapter", ["null", "{r: 2}"])
+def test_an_adapter_is_no_model_to_train_on(place: Path, adapter: str) -> None:
+    run("adapter={r: 2}", "name=first", "training.num_train_epochs=1", "callbacks={}")
+    words = r"holds an adapter and not a whole model.*trainwright export runs/first --to merged"
+    with pytest.raises(ConfigError, match=words):
+        run(f"adapter={adapter}", "model.name=runs/first")
+    assert not (place / "runs/chat").exists()
+    (place / "foreign").mkdir()
+    (place / "foreign/adapter_config.json").write_text("{}")
+    with pytest.raises(ConfigError, match="merge_and_unload"):
+        run(f"adapter={adapter}", "model.name=foreign")
+
+
+def test_an_adapter_folder_says_where_generation_stops(place: Path) -> None:
+    folder = run("adapter={r: 2}", "training.num_train_epochs=1", "callbacks={}").folder
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(str(folder))
+    stops = transformers.GenerationConfig.from_pretrained(str(folder)).eos_token_id
+    assert tokenizer.convert_tokens_to_ids("<|im_end|>") in stops
 
 
 def test_an_estimate_knows_what_is_trained(place: Path) -> None:

@@ -16,6 +16,7 @@ from tests.chat.chats import TWO
 from tests.chat.tiny import CHATML, MARKED, model_folder
 from trainwright import load_experiment
 from trainwright.config.errors import ConfigError
+from trainwright.data.chat.shapes import find_shape
 from trainwright.experiment.checking import check
 from trainwright.experiment.looking import look
 from trainwright.experiment.running import evaluate, predict, train
@@ -171,6 +172,36 @@ def test_other_shapes_and_files_give_the_same_samples(place: Path, shape: str) -
     assert found.dropped == (["unused"] if shape == "columns.jsonl" else [])
 
 
+@pytest.mark.parametrize(("ending", "said"), [("jsonl", "row 5 of the file"), ("parquet", "row 4 of the data")])
+def test_errors_name_the_row_of_the_file(place: Path, ending: str, said: str) -> None:
+    """Rows to train on are shuffled when some are held out."""
+    rows = chats()
+    rows[4]["messages"][0]["role"] = "robot"
+    table = datasets.Dataset.from_list(rows)
+    table.to_parquet("bad.parquet") if ending == "parquet" else table.to_json("bad.jsonl")
+    with pytest.raises(ConfigError, match=rf"{said}.*: there is no role 'robot'"):
+        run(f"data.train=bad.{ending}")
+
+
+WORDS = ["2024-01-05", "007", "3.10", "TRUE", "NA", "None", "null"]
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "messages.jsonl"])
+def test_texts_of_files_are_learned_to_the_letter(place: Path, word: str, ending: str) -> None:
+    """Where all rows have such a word, readers of tables take them for dates, numbers or gaps."""
+    from trainwright.experiment.building import rows_of
+
+    pairs = [{"instruction": f"{number}?", "output": word} for number in range(4)]
+    told = [{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": word}]}] * 4
+    lines = [json.dumps(row) for row in (told if ending.startswith("messages") else pairs)]
+    csv = ["instruction,output", *(",".join(row.values()) for row in pairs)]
+    (place / f"rows.{ending}").write_text("\n".join(csv if ending == "csv" else lines) + "\n")
+    rows = rows_of(load_experiment("chat.yaml", [f"data.train=rows.{ending}"]), "train")
+    shape = find_shape(rows.column_names, [rows[0]])
+    assert [shape.chat(row).messages[1]["content"] for row in rows] == [word] * 4
+
+
 def test_a_template_of_ones_own_is_used_and_kept(place: Path) -> None:
     (place / "mine.jinja").write_text(MARKED.replace("{{ '\\n' }}", "{{ '\\n\\n' }}"))
     said: list[str] = []
@@ -189,6 +220,10 @@ def test_a_template_of_ones_own_is_used_and_kept(place: Path) -> None:
         (["data.train_on=answers"], "data.train_on: 'answers' is none of assistant, last, each, all"),
         (["data.text=talk"], "there is no column 'talk'"),
         (["model.chat_template=gone.jinja"], "gone.jinja"),
+        (["model.task=null"], "the column messages holds conversations: set model.task: chat"),
+        (["model.task=causal-lm", "data.text=messages"], "set model.task: chat"),
+        (["model.chat_template=broken.jinja"], "broken.jinja: line 2: "),
+        (["model.name=models/bese"], "there is no folder models/bese .did you mean 'base'"),
         (["model.name=mlp"], "needs a causal language model of transformers"),
         (["data.max_length=1"], "at least 2"),
         (["data.max_length=4"], "the mask is all zero"),
@@ -205,6 +240,8 @@ def test_a_template_of_ones_own_is_used_and_kept(place: Path) -> None:
 def test_mistakes_are_named_before_any_work(place: Path, overrides: list[str], words: str) -> None:
     model_folder(place / "other", CHATML, control=["<|im_start|>", "<|im_end|>", *(f"<|{one}|>" for one in range(300))])
     model_folder(place / "untold", None)
+    (place / "broken.jinja").write_text("{% for m in messages %}\n{% for")
+    (place / "models/base").mkdir(parents=True)
     with pytest.raises(ConfigError, match=words):
         run(*overrides)
     assert not (place / "runs/chat").exists()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from tests.chat.chats import ONE, TWO, assistant, encoded, trained, user
+from tests.chat.chats import ONE, TWO, WITH_TOOL, assistant, encoded, trained, user
 from tests.chat.tiny import CHATML, MARKED, sentencepiece_like, tokenizer
 from trainwright.data.chat.answers import Answer, find_answers, learnable, rendered
 from trainwright.data.chat.batch_check import check_batch
@@ -16,6 +17,7 @@ from trainwright.data.chat.proof import prove
 from trainwright.data.chat.shapes import Chat
 from trainwright.data.chat.template import ChatTemplate
 from trainwright.data.collators_lm import DataCollatorForLanguageModeling
+from trainwright.experiment.tasks.chat import _stop_at_ends
 
 ENDS = ["In a den.<|im_end|>", "In a tree.<|im_end|>"]
 
@@ -50,6 +52,19 @@ def test_answers_that_teach_nothing_are_left_out_and_counted(template: str) -> N
         "answers that the data marks with weight 0": 1,
         "conversations without an answer to learn from": 2,
     }
+
+
+@pytest.mark.parametrize("template", [CHATML, MARKED], ids=["prefixes", "markers"])
+def test_weight_zero_counts_where_all_is_learned(template: str) -> None:
+    known = tokenizer(template)
+    rows = encoded(known, [user("Hi?"), assistant("Nonsense.", weight=0), *ONE], train_on="all")
+    text = "".join(trained(known, rows))
+    assert "Nonsense" not in text
+    assert "Hi?" in text
+    assert ENDS[0] in text
+    assert dict(rows.counts.left_out) == {"answers that the data marks with weight 0": 1}
+    with pytest.raises(ValueError, match=r"no answer to anything, and data\.train_on: all"):
+        encoded(known, [{**user("Hi?"), "weight": 0}, *ONE[1:]], train_on="all")
 
 
 def test_leading_spaces_and_letters_of_several_bytes_stay_whole() -> None:
@@ -180,6 +195,60 @@ def test_planted_faults_are_named(template: str | None, words: str) -> None:
         encoded(tokenizer(template), TWO)
 
 
+_HEADER = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' }}"
+_PROMPT = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+_THINKS = _PROMPT.replace("assistant\\n", "assistant\\nTHINK:")
+_CALLS = "{% for c in m.tool_calls or [] %}{{ c.function.name + (c.function.arguments | tojson) }}{% endfor %}"
+_BODY = "{{ m.content }}" + _CALLS
+TOOL_MARKED = (
+    _HEADER + "{% if m.role in ['assistant', 'tool'] %}{% generation %}" + _BODY + "{{ '<|im_end|>' }}"
+    "{% endgeneration %}{% else %}{{ m.content + '<|im_end|>' }}{% endif %}{{ '\n' }}{% endfor %}" + _PROMPT
+)
+ALL_MARKED = (
+    "{% for m in messages %}{% generation %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
+    "{% endgeneration %}{% endfor %}" + _THINKS
+)
+NEVER_ASKED = CHATML.partition("{% if add_generation_prompt")[0]
+SIGNED = CHATML.replace("message['content'] +", "message['content'] + ' (by Wren)' +")
+
+
+@pytest.mark.parametrize("chat", [WITH_TOOL, WITH_TOOL[:3], [*WITH_TOOL[:3], *TWO]], ids=["3", "2", "4"])
+def test_results_of_tools_between_markers_are_refused(chat: list[dict[str, Any]]) -> None:
+    with pytest.raises(ValueError, match="markers stand around message 3 too, of the role tool"):
+        encoded(tokenizer(TOOL_MARKED), chat)
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        (ALL_MARKED, "markers stand around message 1 too, of the role user"),
+        (NEVER_ASKED, r"writes '<.im_start.>assistant\\n' before an answer, and not when the model is asked"),
+        (SIGNED, r"goes on behind the answer, with '\(by Wren\)'"),
+        (HEADER.replace(_PROMPT, _THINKS), r"it begins with 'assistant\\n', which the model is given"),
+    ],
+)
+def test_other_words_than_those_of_the_answer_are_refused(template: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        encoded(tokenizer(template), ONE)
+
+
+@pytest.mark.parametrize("behind", ["Rated by judges: good<|im_end|>", "<|im_start|>", "<|im_start|>user\n"])
+def test_what_a_template_writes_behind_the_last_turn_is_not_learned(behind: str) -> None:
+    known = tokenizer(CHATML.replace("{% endif %}", "{% else %}{{ '" + behind + "' }}{% endif %}"))
+    assert trained(known, encoded(known, ONE)) == ["In a den.<|im_end|>\n"]
+    calls = _HEADER + _BODY + "{{ '<|im_end|>\\n' }}{% endfor %}" + _PROMPT
+    known = tokenizer(calls.replace("{% endif %}", "{% else %}{{ '" + behind + "' }}{% endif %}"))
+    (text,) = trained(known, encoded(known, WITH_TOOL[:2]))
+    assert text == 'look_up{"animal": "fox"}<|im_end|>\n'
+
+
+def test_blanks_behind_the_end_are_no_missing_end() -> None:
+    known = tokenizer(CHATML.replace("<|im_end|>\\n", "<|im_end|>\\n \\n \\n"))
+    rows = encoded(known, TWO)
+    assert [text.strip() for text in trained(known, rows)] == ENDS
+    check_batch(ChatCollator(known.pad_token_id)([rows[0]]), known)
+
+
 @pytest.mark.parametrize("template", [CHATML, MARKED], ids=["prefixes", "markers"])
 def test_a_mask_that_is_wrong_by_one_token_anywhere_is_refused(template: str) -> None:
     known = tokenizer(template)
@@ -216,16 +285,16 @@ def test_a_template_of_another_tokenizer_is_named() -> None:
 def test_a_template_that_changes_earlier_turns_still_trains_the_last_and_each() -> None:
     known = tokenizer(
         CHATML.replace(
-            "message['content'] +", "(message['content'] + ' ok' * (loop.last and message['role'] == 'assistant')) +"
+            "message['content'] +", "('ok ' * (loop.last and message['role'] == 'assistant')) + message['content'] +"
         )
     )
     with pytest.raises(ValueError, match=r"data\.train_on: last.*data\.train_on: each"):
         encoded(known, TWO)
-    assert trained(known, encoded(known, TWO, train_on="last")) == ["In a tree. ok<|im_end|>\n"]
+    assert trained(known, encoded(known, TWO, train_on="last")) == ["ok In a tree.<|im_end|>\n"]
     each = encoded(known, TWO, train_on="each")
     assert [trained(known, each, place) for place in range(2)] == [
-        ["In a den. ok<|im_end|>\n"],
-        ["In a tree. ok<|im_end|>\n"],
+        ["ok In a den.<|im_end|>\n"],
+        ["ok In a tree.<|im_end|>\n"],
     ]
 
 
@@ -237,6 +306,19 @@ def test_no_answer_at_all_is_an_all_zero_mask() -> None:
 def test_a_row_that_is_wrong_is_named() -> None:
     with pytest.raises(ValueError, match="row 1: there is no role 'robot'"):
         encoded(tokenizer(), ONE, [{"role": "robot", "content": "x"}])
+
+
+@pytest.mark.parametrize("behind", ["", "\n", "</s>"])
+def test_generation_stops_at_the_token_behind_the_answer(behind: str) -> None:
+    written = (
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>" + behind + "{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    known = tokenizer(written, control=["<|user|>", "<|assistant|>", "<|end|>"])
+    model = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=known.eos_token_id))
+    (note,) = _stop_at_ends(model, ChatTemplate(known))
+    assert "<|end|>" in note
+    assert model.generation_config.eos_token_id == [known.eos_token_id, known.convert_tokens_to_ids("<|end|>")]
 
 
 def _batch(known: Any, **changes: Any) -> dict[str, torch.Tensor]:

@@ -37,8 +37,18 @@ def save_weights(model: nn.Module, folder: Path, state_dict: dict[str, Tensor] |
     else:
         tensors = stored_once(model.state_dict() if state_dict is None else state_dict)
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS, {"format": "pt"})
-    if not hasattr(model, "peft_config"):
+    if hasattr(model, "peft_config"):
+        _save_stops_beside(model, folder)
+    else:
         keep_newer_form(folder)
+
+
+def _save_stops_beside(model: Any, folder: Path) -> None:
+    """Where generation stops: PEFT writes the adapter alone, and the folder of its model may say it otherwise."""
+    try:
+        save_generation_config(model, folder)
+    except (ValueError, TypeError, AttributeError) as error:
+        logger.error("%s has the adapter, but not the model's generation_config.json: %s", folder, error)
 
 
 def _save_by_itself(model: Any, folder: Path, state_dict: dict[str, Tensor] | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -11,6 +12,8 @@ from trainwright.config.errors import ConfigError
 from trainwright.config.experiment import AdapterSection
 from trainwright.config.extras import install
 from trainwright.config.loading import Loaded
+from trainwright.config.registry import split_reference
+from trainwright.experiment.sources import resolve
 
 _KINDS = ("lora", "dora", "rslora")
 #: What PEFT should know of a task: it then keeps heads whole that are new.
@@ -24,6 +27,7 @@ _TASK_TYPES = {
 
 def refuse_unusable(loaded: Loaded) -> None:
     """Before data and model are read: an adapter that could not be trained, or not be found again."""
+    _refuse_adapter_as_model(loaded)
     section = loaded.experiment.adapter
     if section is None:
         return
@@ -44,6 +48,25 @@ def refuse_unusable(loaded: Loaded) -> None:
             "one of the two.",
         )
     _library(loaded)
+
+
+def _refuse_adapter_as_model(loaded: Loaded) -> None:
+    """A folder that holds an adapter alone: its model would be read without it, or with nothing to train."""
+    name = loaded.experiment.model.name
+    if not name or split_reference(name) is not None:
+        return
+    folder = Path(resolve(loaded, ("model", "name"), name))
+    if not (folder / "adapter_config.json").is_file():
+        return
+    merged = f"{folder.name}-merged"
+    if any((place / "experiment.yaml").is_file() for place in (folder, folder.parent)):
+        way = (
+            f"add it to its model first (trainwright export {name} --to merged --output {merged}) and set model.name: "
+            f"{merged}, or go on with the run that trained it, by its own experiment and with more epochs."
+        )
+    else:
+        way = "add it to its model first (merge_and_unload of PEFT, then save_pretrained) and name the folder of that."
+    raise loaded.error(("model", "name"), f"{name} holds an adapter and not a whole model, and it would be lost: {way}")
 
 
 def with_adapter(loaded: Loaded, task: str, model: nn.Module) -> nn.Module:

@@ -201,8 +201,8 @@ def without_training(args: TrainingArguments) -> TrainingArguments:
 
 def rows_of(loaded: Loaded, part: str, **chosen: Any) -> Any:
     """Rows as tasks take them, with columns; a model of one's own gets what one's code gives."""
-    rows = load_rows(loaded, part, **chosen)
     task = task_name(loaded)
+    rows = load_rows(loaded, part, as_written=getattr(task_kit(task), "reads_as_written", False), **chosen)
     rows = as_dataset(rows) if isinstance(rows, (list, tuple, dict)) and task != "own" else rows
     if getattr(task_kit(task), "reads_files", False):
         return with_whole_paths(rows, folder_of_rows(loaded, part, name=chosen.get("name"), phase=chosen.get("phase")))

@@ -131,6 +131,11 @@ def _read_by_name(loaded: Loaded, place: Place, name: str) -> Iterator[None]:
             yield
         except (OSError, ValueError, TypeError) as error:
             near = suggestion(name, registered("model"))
+            parent = (loaded.base_folder(place) / name).parent
+            if not is_here and "/" in name and parent.is_dir():
+                beside = suggestion(Path(name).name, [folder.name for folder in parent.iterdir()])
+                there = f"there is no folder {name}{beside}, and no model of that name could be read from Hugging Face"
+                raise loaded.error(place, f"{there}.") from error
             if is_offline and means_missing(error):
                 raise loaded.error(place, not_here(name, "model", near)) from error
             raise loaded.error(place, f"{_first_line(error)}{near}") from error

@@ -247,12 +247,13 @@ def _defaults(loaded: Loaded) -> dict[str, Any]:
 
 
 def _note_changed_files(loaded: Loaded, folder: Path, say: Say) -> None:
-    """Refuse files to train on that have other contents; those to evaluate on are free to change."""
+    """Refuse files to train on, or of a model under an adapter, that have other contents; others are free to change."""
     for change in changed_files(loaded, folder):
-        if change.part == "train":
+        if change.part in ("train", "model"):
+            same = "data" if change.part == "train" else "model"
             raise ConfigError(
                 f"{change.name} is not what it was when the run in {folder} began ({change.before} then, {change.now} "
-                f"now): go on with the same data, {ANEW}."
+                f"now): go on with the same {same}, {ANEW}."
             )
         say(f"{change.name} was changed since the run began: it is judged by what is there now.")
 

@@ -23,7 +23,7 @@ from trainwright.config.shipped import SHIPPED
 from trainwright.config.warnings import TrainwrightWarning
 from trainwright.config.yaml12 import Place
 from trainwright.experiment.hub import NotHere, means_missing, not_here, offline_where_unreachable
-from trainwright.experiment.tables import NOT_UTF8, OWN_READERS, Table, read_table
+from trainwright.experiment.tables import NOT_UTF8, OPTIONS, OWN_READERS, Table, read_table
 
 _READERS = {
     ".csv": "csv",
@@ -71,9 +71,18 @@ def is_by_name(loaded: Loaded, kind: str, place: Place, name: str, *, here: bool
 
 
 def load_rows(
-    loaded: Loaded, part: str, *, name: str | None = None, split: str | None = None, phase: str | None = None
+    loaded: Loaded,
+    part: str,
+    *,
+    name: str | None = None,
+    split: str | None = None,
+    phase: str | None = None,
+    as_written: bool = False,
 ) -> Any:
-    """The rows that ``data.<part>`` (or ``name``, or a phase) stands for: a dataset, or what the user's code gives."""
+    """The rows that ``data.<part>`` (or ``name``, or a phase) stands for: a dataset, or what the user's code gives.
+
+    With ``as_written``, words of CSV and JSON files stay what they are in the file.
+    """
     place, said = _named(loaded, part, phase)
     wanted = name if name is not None else said
     if not wanted:
@@ -91,7 +100,7 @@ def load_rows(
     if split_reference(found) is not None:
         return _called(load_object(found, ".".join(map(str, place))), options)
     try:
-        return _read(found, options, split or loaded.experiment.data.train_split)
+        return _read(found, options, split or loaded.experiment.data.train_split, as_written)
     except ConfigError:
         raise
     except NotHere as error:
@@ -164,7 +173,7 @@ def as_dataset(rows: Any) -> Any:
     return _library().Dataset.from_dict(columns) if is_installed("datasets") else Table(columns)
 
 
-def _read(name: str, options: dict[str, Any], split: str) -> Any:
+def _read(name: str, options: dict[str, Any], split: str, as_written: bool) -> Any:
     path = Path(name)
     if path.is_dir():
         return _folder(_library(), path, options, split)
@@ -177,8 +186,11 @@ def _read(name: str, options: dict[str, Any], split: str) -> Any:
     (kind,) = kinds
     if Path(files[0]).suffix.lower() == ".tsv":
         options = {"delimiter": "\t", **options}
+    if as_written and ((kind == "json" and not options) or (kind == "csv" and set(options) <= set(OPTIONS))):
+        # Readers of datasets take "2024-01-05" for a date, and 007 for a number.
+        return read_table(files, kind, options, as_written=True)
     if kind in OWN_READERS and not is_installed("datasets"):
-        return read_table(files, kind, options)
+        return read_table(files, kind, options, as_written=as_written)
     return _library().load_dataset(kind, data_files=files, split="train", **options)
 
 

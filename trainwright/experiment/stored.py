@@ -24,8 +24,9 @@ from trainwright.experiment.sources import BUILT_IN, resolve
 
 EXPERIMENT = "experiment.yaml"
 PREPROCESSING = "preprocessing.json"
-#: Parts of the data whose files are watched.
-_PARTS = ("train", "eval")
+#: Whose files are watched: parts of the data, and the model under an adapter, which no checkpoint holds.
+_PARTS = ("train", "eval", "model")
+_MODEL_FILES = ("config.json", "*.safetensors", "*.bin")
 #: Said of one start, and not repeated by the next.
 _OF_ONE_START = ("take_over", "max_hours")
 _HEADER = "# The experiment of this run with everything that the command line changed; paths are absolute.\n"
@@ -177,11 +178,21 @@ def _differing(before: object, path: Path, *, is_known: bool) -> tuple[str, str]
 
 
 def _files(loaded: Loaded, part: str) -> list[Path]:
+    if part == "model":
+        return _files_of_model(loaded)
     named: list[tuple[Place, str | None]] = [(("data", part), getattr(loaded.experiment.data, part))]
     if part == "train":
         named += [(("phases", name, "data"), phase.data) for name, phase in loaded.experiment.phases.items()]
     found = [one for place, name in named if name for one in sorted(glob.glob(resolve(loaded, place, name)))]
     return [path for one in dict.fromkeys(found) if (path := Path(one)).is_file()]
+
+
+def _files_of_model(loaded: Loaded) -> list[Path]:
+    name = loaded.experiment.model.name
+    if loaded.experiment.adapter is None or not name or split_reference(name) is not None:
+        return []
+    folder = Path(resolve(loaded, ("model", "name"), name))
+    return sorted(path for pattern in _MODEL_FILES for path in folder.glob(pattern)) if folder.is_dir() else []
 
 
 def _contents(path: Path) -> str:

@@ -42,8 +42,10 @@ NOT_UTF8 = (
 class Table:
     """Columns by name, all of one length; rows by number. Has what tasks ask of a dataset."""
 
-    def __init__(self, columns: dict[str, list[Any]]) -> None:
+    def __init__(self, columns: dict[str, list[Any]], numbers: Sequence[int] | None = None) -> None:
         self._columns = columns
+        #: Which rows of the file these are, counted from 1.
+        self.numbers: Sequence[int] = range(1, len(self) + 1) if numbers is None else numbers
 
     @property
     def column_names(self) -> list[str]:
@@ -64,11 +66,12 @@ class Table:
 
     def select(self, indices: Sequence[int]) -> Table:
         """The rows with these numbers, in this order."""
-        return Table({name: [values[index] for index in indices] for name, values in self._columns.items()})
+        columns = {name: [values[index] for index in indices] for name, values in self._columns.items()}
+        return Table(columns, [self.numbers[index] for index in indices])
 
     def remove_columns(self, names: str | Sequence[str]) -> Table:
         gone = {names} if isinstance(names, str) else set(names)
-        return Table({name: values for name, values in self._columns.items() if name not in gone})
+        return Table({name: values for name, values in self._columns.items() if name not in gone}, self.numbers)
 
     def train_test_split(self, *, test_size: float, seed: int) -> dict[str, Table]:
         """Two parts, the same as those of ``datasets``."""
@@ -81,17 +84,21 @@ class Table:
         raise ConfigError(f"Texts are prepared by the package datasets: {install('datasets')}")
 
 
-def read_table(files: list[str], kind: str, options: dict[str, Any]) -> Table:
-    """The rows of files of one ``kind`` (csv, json or text), one file after the other."""
+def read_table(files: list[str], kind: str, options: dict[str, Any], *, as_written: bool = False) -> Table:
+    """The rows of files of one ``kind`` (csv, json or text), one file after the other.
+
+    With ``as_written``, words stay the words of the file: no column is guessed to hold numbers, dates or gaps.
+    """
     unknown = [name for name in options if name not in OPTIONS or kind != "csv"]
     if unknown:
         raise ConfigError(f"data.options {unknown[0]} needs the package datasets: {install('datasets')}")
     if kind == "csv":
         delimiter = options.get("delimiter", options.get("sep", ","))
         encoding = options.get("encoding") or "utf-8-sig"
-        return _joined(files, [_csv(Path(file), delimiter, encoding) for file in files], _typed_words)
+        typed = _kept if as_written else _typed_words
+        return _joined(files, [_csv(Path(file), delimiter, encoding) for file in files], typed)
     if kind == "json":
-        return _joined(files, [_json(Path(file)) for file in files], _typed_values)
+        return _joined(files, [_json(Path(file)) for file in files], _kept if as_written else _typed_values)
     return Table({"text": [line for file in files for line in _lines(Path(file))]})
 
 
@@ -120,6 +127,10 @@ def _joined(files: list[str], parts: list[dict[str, list[Any]]], typed: Callable
     if not names or not len(Table(columns)):
         raise ConfigError(f"{where}: it has no rows.")
     return Table(columns)
+
+
+def _kept(name: str, values: list[Any]) -> list[Any]:
+    return values
 
 
 # ---- CSV

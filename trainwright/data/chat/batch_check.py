@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trainwright.data.chat.proof import stop_tokens
+from trainwright.data.chat.template import stop_tokens
 
 _IGNORED = -100
 
@@ -49,10 +49,14 @@ def _refuse_untrained_ends(tokens: Tensor, trained: Tensor, seen: Tensor, tokeni
     """An end token right behind something trained that has none itself: nobody learns to stop there."""
     stops = torch.tensor(sorted(stop_tokens(tokenizer)), device=tokens.device)
     is_stop = torch.isin(tokens, stops) & seen
-    learned = (is_stop & trained)[:, :-1]
-    # Templates write a line break or so behind the end.
-    ended = learned | learned.roll(1, 1) | learned.roll(2, 1)
-    behind = trained[:, :-1] & ~trained[:, 1:] & is_stop[:, 1:] & ~ended
+    behind = trained[:, :-1] & ~trained[:, 1:] & is_stop[:, 1:]
+    for row, place in behind.nonzero().tolist():
+        # Templates write a line break or so behind the end.
+        while place > 0 and trained[row, place] and not tokenizer.decode([int(tokens[row, place])]).strip():
+            place -= 1
+        if not (trained[row, place] and is_stop[row, place]):
+            break
+        behind[row] = False
     if not bool(behind.any()):
         return
     end = int(tokens[:, 1:][behind][0])

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
 from trainwright.data.chat.answers import Answer, Rendered
 from trainwright.data.chat.shapes import Chat
-from trainwright.data.chat.template import OTHER_TEMPLATE, ChatTemplate
+from trainwright.data.chat.template import CONTROL, OTHER_TEMPLATE, TAG, ChatTemplate, has_words
 
-#: How templates write tokens that steer a chat.
-_CONTROL = re.compile(r"<[|\uff5c][^<>|\uff5c\s]{1,60}[|\uff5c]>|<(?:start|end)_of_\w+>|</s>|<eos>")
-_TAG = re.compile(r"<[^<>]+>")
 _MARKERS_OUT = "Move the {% generation %} markers of the template (model.chat_template)"
 _LONGEST = 60
-
-
-def stop_tokens(tokenizer: Any) -> set[int]:
-    """Tokens that can end an answer: special ones and others that steer, but for the beginning and the unknown."""
-    added = getattr(tokenizer, "added_tokens_decoder", None) or {}
-    # Some tokenizers add <|im_end|> without calling it special.
-    found = {number for number, token in added.items() if token.special or _CONTROL.fullmatch(str(token))}
-    found |= set(tokenizer.all_special_ids)
-    others = {tokenizer.bos_token_id, tokenizer.unk_token_id} - {tokenizer.eos_token_id}
-    return found - others
 
 
 def refuse_double_beginning(template: ChatTemplate, whole: Rendered) -> None:
@@ -48,17 +34,19 @@ def prove(template: ChatTemplate, chat: Chat, whole: Rendered, answer: Answer) -
     text = "".join(whole.text[start:end] for start, end in _stretches(whole, answer.tokens))
     _refuse_early(whole, answer, number)
     _refuse_missing(chat.messages[answer.turn], text, number)
-    if template.has_markers:
-        # Prefixes leave no doubt about an end.
-        _refuse_late(template, chat.messages[answer.turn], text, number)
+    _refuse_late(template, chat.messages[answer.turn], whole, answer, text)
     _refuse_other_text(template, whole, answer, text, number)
     refuse_no_end(template, whole, answer.tokens, f"message {number}")
 
 
 def _refuse_early(whole: Rendered, answer: Answer, number: int) -> None:
-    if answer.begins is None:
-        return
-    early = whole.text[whole.offsets[answer.tokens[0]][0] : answer.begins]
+    first = whole.offsets[answer.tokens[0]][0]
+    if answer.begins is not None:
+        early = whole.text[first : answer.begins]
+    else:
+        # What the prompt and the conversation have in common is given.
+        early = whole.text[first : answer.shared]
+        early = early if has_words(early) else ""
     if early:
         raise ValueError(
             f"the mask is off: in message {number} it begins with {early[-_LONGEST:]!r}, which the model is given and "
@@ -78,18 +66,25 @@ def _refuse_missing(message: dict[str, Any], text: str, number: int) -> None:
             )
 
 
-def _refuse_late(template: ChatTemplate, message: dict[str, Any], text: str, number: int) -> None:
+def _refuse_late(template: ChatTemplate, message: dict[str, Any], whole: Rendered, answer: Answer, text: str) -> None:
     """Words behind the answer; tags there are ends, and what calls of functions look like is the template's affair."""
-    said = _squeezed(str(message["content"]).split("</think>")[-1])
-    if not said or message.get("tool_calls"):
-        return
-    late = _squeezed(text).rpartition(said)[2]
+    last = whole.offsets[answer.tokens[-1]][1]
+    if answer.said_until is not None:
+        late = whole.text[answer.said_until : last]
+    elif answer.ends is not None:
+        late = whole.text[answer.ends : last]
+    else:
+        said = _squeezed(str(message["content"]).split("</think>")[-1])
+        late = "" if not said or message.get("tool_calls") else _squeezed(text).rpartition(said)[2]
     for token in template.special:
-        late = late.replace(_squeezed(token), "")
-    if late := _TAG.sub("", late):
+        late = late.replace(token, "")
+    if late := TAG.sub("", late).strip():
+        way = (
+            f"{_MARKERS_OUT} before it" if template.has_markers else "Take it out of the template (model.chat_template)"
+        )
         raise ValueError(
-            f"the mask is off: in message {number} it goes on behind the answer, with {late[:_LONGEST]!r}, which the "
-            f"model does not write. {_MARKERS_OUT} before it."
+            f"the mask is off: in message {answer.turn + 1} it goes on behind the answer, with {late[:_LONGEST]!r}, "
+            f"which the model does not write. {way}, or {OTHER_TEMPLATE}."
         )
 
 
@@ -133,12 +128,12 @@ def _stretches(whole: Rendered, places: list[int]) -> list[tuple[int, int]]:
 def refuse_no_end(template: ChatTemplate, whole: Rendered, places: list[int], what: str) -> None:
     """An answer whose end is not learned never ends."""
     tokenizer = template.tokenizer
-    stops = stop_tokens(tokenizer)
+    stops = template.stops
     solid = [place for place in places if template.decoded([whole.tokens[place]]).strip()]
     if solid and whole.tokens[solid[-1]] in stops:
         return
     last = whole.text[: whole.offsets[places[-1]][1]].rstrip()
-    written = next((m.group() for m in _CONTROL.finditer(last) if m.end() == len(last)), None)
+    written = next((m.group() for m in CONTROL.finditer(last) if m.end() == len(last)), None)
     made = tokenizer(written or "", add_special_tokens=False)["input_ids"]
     if written is not None and not (len(made) == 1 and made[0] in stops):
         raise ValueError(

@@ -101,12 +101,21 @@ def encode_chats(
                 labels.append(torch.tensor(sample[1], dtype=torch.int32))
                 starts.append(starts[-1] + len(sample[0]))
         except ValueError as error:
-            raise ValueError(f"row {number}: {error}") from error
+            raise ValueError(f"{_named(rows, number)}: {error}") from error
         counts.conversations += 1
     if not tokens:
         why = "; ".join(f"{count} {what}" for what, count in counts.left_out.items()) or "there are no rows"
         raise ValueError(f"the mask is all zero: no conversation has a token to learn from ({why}).")
     return ChatRows(torch.cat(tokens), torch.cat(labels), starts, counts)
+
+
+def _named(rows: Any, number: int) -> str:
+    """A row as one finds it again: parts of the data were shuffled."""
+    if (numbers := getattr(rows, "numbers", None)) is not None:
+        return f"row {numbers[number]} of the file (the first is 1)"
+    if (kept := getattr(rows, "_indices", None)) is not None:
+        return f"row {kept.column(0)[number].as_py()} of the data (the first is 0)"
+    return f"row {number}"
 
 
 def _samples(
@@ -116,7 +125,7 @@ def _samples(
     if not turns:
         counts.left_out["conversations without an answer to learn from"] += 1
         return
-    _remark_turns(chat, counts)
+    _remark_turns(chat, train_on, counts)
     _remark_special(chat, template, counts)
     parts = [(replace(chat, messages=chat.messages[: turn + 1]), [turn]) for turn in turns]
     if train_on != "each":
@@ -150,7 +159,7 @@ def _trained(
         places = list(range(len(whole.tokens)))
         if chat.messages[-1]["role"] == "assistant":
             refuse_no_end(template, whole, places, "the last answer")
-        return set(places)
+        return set(places) - _unwanted(template, chat, whole)
     answers = find_answers(template, chat, whole, turns)
     for answer in answers:
         prove(template, chat, whole, answer)
@@ -159,15 +168,31 @@ def _trained(
     return {place for answer in answers for place in answer.tokens}
 
 
-def _remark_turns(chat: Chat, counts: Counts) -> None:
+def _unwanted(template: ChatTemplate, chat: Chat, whole: Rendered) -> set[int]:
+    """Tokens of answers with weight 0, where all else is learned."""
+    turns = [place for place in sorted(chat.left_out) if chat.messages[place]["role"] == "assistant"]
+    spoken = [place for place in turns if place > 0 and says_something(chat.messages[place])]
+    if len(spoken) < len(chat.left_out):
+        raise ValueError(
+            "a message has weight 0 that is no answer to anything, and data.train_on: all learns whole conversations: "
+            "take the message out, or learn answers alone (data.train_on: assistant)."
+        )
+    return {place for answer in find_answers(template, chat, whole, spoken) for place in answer.tokens}
+
+
+def _remark_turns(chat: Chat, train_on: str, counts: Counts) -> None:
     """What of the answers is not learned, and why."""
     for place, message in enumerate(chat.messages):
         if message["role"] != "assistant":
+            continue
+        if train_on == "all" and place not in chat.left_out:
             continue
         if not says_something(message):
             counts.left_out["answers that say nothing"] += 1
         elif place in chat.left_out:
             counts.left_out["answers that the data marks with weight 0"] += 1
+        elif place in range(chat.prompt):
+            counts.left_out["answers that stand in the prompt of another"] += 1
         elif place == 0:
             counts.left_out["answers that nobody asked for, at the beginning"] += 1
 

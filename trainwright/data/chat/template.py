@@ -11,12 +11,25 @@ from typing import Any
 from trainwright.config.extras import is_installed
 
 _MARKERS = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
+#: How templates write tokens that steer a chat.
+CONTROL = re.compile(r"<[|\uff5c][^<>|\uff5c\s]{1,60}[|\uff5c]>|<(?:start|end)_of_\w+>|</s>|<eos>")
+TAG = re.compile(r"<[^<>]+>")
 #: Words that no template writes by itself.
 _ASKED, _ANSWERED = "qzxa", "qzxb"
 
 OTHER_TEMPLATE = (
     "set model.chat_template to a file with a template that fits, or model.tokenizer to one that has its own"
 )
+
+
+def stop_tokens(tokenizer: Any) -> set[int]:
+    """Tokens that can end an answer: special ones and others that steer, but for the beginning and the unknown."""
+    added = getattr(tokenizer, "added_tokens_decoder", None) or {}
+    # Some tokenizers add <|im_end|> without calling it special.
+    found = {number for number, token in added.items() if token.special or CONTROL.fullmatch(str(token))}
+    found |= set(tokenizer.all_special_ids)
+    others = {tokenizer.bos_token_id, tokenizer.unk_token_id} - {tokenizer.eos_token_id}
+    return found - others
 
 
 class ChatTemplate:
@@ -39,9 +52,16 @@ class ChatTemplate:
         self.writes_date = "strftime_now" in default
         #: Special tokens, as text.
         self.special = tuple(token for token in tokenizer.all_special_tokens if len(token) > 1)
+        self.stops = stop_tokens(tokenizer)
+        #: Orders of turns whose questions are known to stand outside the markers.
+        self.outside: set[Any] = set()
         #: Some templates read a text only as a list of parts.
         self._takes_parts = False
         self._takes_parts = not self._shows_plain_text()
+        #: What stands before answers and is not written when the model is asked.
+        self.unasked = self._unasked_header()
+        #: Tokens that stand before what is said, and so end nothing.
+        self.openers = self._openers()
 
     def _shows_plain_text(self) -> bool:
         probe = [{"role": "user", "content": _ASKED}, {"role": "assistant", "content": _ANSWERED}]
@@ -57,6 +77,29 @@ class ChatTemplate:
         except ValueError:
             return True
         return _ASKED not in in_parts or _ANSWERED not in in_parts
+
+    def _unasked_header(self) -> str:
+        """The header of answers, where a template takes no notice of ``add_generation_prompt``."""
+        asked = [{"role": "user", "content": _ASKED}]
+        try:
+            plain, prompt = self.text(asked), self.text(asked, prompt=True)
+            whole = self.text([*asked, {"role": "assistant", "content": _ANSWERED}])
+        except ValueError:
+            return ""
+        if plain != prompt or not whole.startswith(prompt) or _ANSWERED not in whole:
+            return ""
+        header = whole[len(prompt) : whole.index(_ANSWERED)]
+        return header if has_words(header) else ""
+
+    def _openers(self) -> set[int]:
+        try:
+            text = self.text([{"role": "user", "content": _ASKED}], prompt=True)
+        except ValueError:
+            return set()
+        before, _, behind = text.partition(_ASKED)
+        # A system turn that the template writes by itself has an end as others do.
+        end = next((token for token in self.tokens(behind)[0] if token in self.stops), None)
+        return set(self.tokens(before)[0]) - {end}
 
     def text(self, messages: Sequence[dict[str, Any]], tools: Any = None, *, prompt: bool = False) -> str:
         """The conversation as the model reads it; with ``prompt`` up to where it would begin to answer."""
@@ -92,6 +135,11 @@ class ChatTemplate:
                 f"the chat template cannot render this conversation: {words}. Change the conversation (a system turn "
                 f"can go into the first question, for example), or {OTHER_TEMPLATE}."
             ) from error
+
+
+def has_words(text: str) -> bool:
+    """Whether there is more than blanks and tags; tokens that steer a chat are more."""
+    return CONTROL.search(text) is not None or bool(TAG.sub("", text).strip())
 
 
 def _in_parts(message: dict[str, Any]) -> dict[str, Any]:

@@ -64,6 +64,7 @@ class TaskKit(Protocol):
     It may say in ``reads`` which of the keys ``text``, ``target``, ``features``, ``max_length``, ``image_size``,
     ``augment`` and ``train_on`` of ``data:`` it reads; the user is told of those that were written and are not among
     them. With ``reads_files`` true, names of images and sounds in tables are made absolute for it.
+    With ``reads_as_written`` true, words of CSV and JSON files come as they are in the file, not as numbers or dates.
     """
 
     def defaults(self, loaded: Loaded) -> dict[str, Any]:

@@ -71,6 +71,9 @@ def _tokens(given: Given) -> Prepared:
 
 def _text_column(given: Given) -> str:
     wanted = given.loaded.experiment.data.text
+    chats = next((name for name in ("messages", "conversations") if name in columns_of(given.train)), None)
+    if chats is not None and (wanted == chats or (wanted is None and not {*_TEXTS} & {*columns_of(given.train)})):
+        raise given.loaded.error(("model", "task"), f"the column {chats} holds conversations: set model.task: chat.")
     return pick_column(
         given.loaded, "text", wanted if isinstance(wanted, str) else None, given.train, _TEXTS, "the text"
     )

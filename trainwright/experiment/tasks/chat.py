@@ -13,7 +13,6 @@ from trainwright.config.errors import ConfigError
 from trainwright.config.loading import Loaded
 from trainwright.data.chat.batch_check import check_batch
 from trainwright.data.chat.collator import ChatCollator
-from trainwright.data.chat.proof import stop_tokens
 from trainwright.data.chat.samples import CHOICES, IGNORED, ChatRows, encode_chats
 from trainwright.data.chat.shapes import Shape, find_shape
 from trainwright.data.chat.template import ChatTemplate
@@ -35,6 +34,8 @@ class ChatTask:
     """A causal language model of transformers on conversations; loss on the answers alone unless told otherwise."""
 
     reads = ("text", "target", "max_length", "train_on")
+    #: What is learned is the text of the file, to the letter.
+    reads_as_written = True
 
     def defaults(self, loaded: Loaded) -> dict[str, Any]:
         return {
@@ -60,6 +61,8 @@ class ChatTask:
             template = ChatTemplate(tokenizer)
         except ValueError as error:
             raise loaded.error(("model", "name"), str(error)) from error
+        if written is not None and (wrong := _syntax_error(written)) is not None:
+            raise loaded.error(("model", "chat_template"), f"{loaded.experiment.model.chat_template}: {wrong}")
         model = build_pretrained(loaded, "AutoModelForCausalLM", given.trained)
         limit_length(given, facts, model, tokenizer)
         _refuse_unknown_tokens(loaded, model, tokenizer)
@@ -146,6 +149,22 @@ def _template_text(loaded: Loaded, facts: dict[str, Any]) -> str | None:
     return facts["chat_template"]
 
 
+def _syntax_error(written: str) -> str | None:
+    """What jinja2 says of a template that it cannot read, and at which line."""
+    import jinja2
+
+    try:
+        from transformers.utils.chat_template_utils import _compile_jinja_template
+    except ImportError:
+        # Another release keeps it elsewhere; rendering says it then, without the file.
+        return None
+    try:
+        _compile_jinja_template(written)
+    except jinja2.TemplateSyntaxError as error:
+        return f"line {error.lineno}: {error.message}"
+    return None
+
+
 def _how(template: ChatTemplate, facts: dict[str, Any]) -> str:
     learned = {
         "assistant": "the answers are learned",
@@ -175,13 +194,16 @@ def _refuse_unknown_tokens(loaded: Loaded, model: nn.Module, tokenizer: Any) -> 
 
 def _stop_at_ends(model: Any, template: ChatTemplate) -> list[str]:
     """Let generation stop where answers end, also where that is not the token that ends documents."""
-    probe = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello"}]
+    said = "qzxe"
     try:
-        tokens = template.tokens(template.text(probe))[0]
+        text = template.text([{"role": "user", "content": "Hello"}, {"role": "assistant", "content": said}])
     except ValueError:
         return []
-    stops = stop_tokens(template.tokenizer)
-    ends = [token for token in tokens[-3:] if token in stops][:1]
+    tokens, offsets = template.tokens(text)
+    stops = template.stops
+    # The first behind what is said: before it stands what opens an answer, and behind it perhaps the end of documents.
+    behind = text.rfind(said) + len(said)
+    ends = [token for token, (start, _) in zip(tokens, offsets, strict=True) if start >= behind and token in stops][:1]
     config = getattr(model, "generation_config", None)
     if not ends or config is None:
         return []
