@@ -45,7 +45,7 @@ from trainwright.training.construction import (
     with_backend,
 )
 from trainwright.training.dev_run import arguments_to_try
-from trainwright.training.given import refuse_other_forms, warn_of_misspelled_events
+from trainwright.training.given import refuse_other_forms
 from trainwright.training.given_modifiers import take_modifiers
 from trainwright.training.overrides import look_at_overrides
 from trainwright.training.phases import take_phases
@@ -122,11 +122,9 @@ class Trainer(Methods):
         take_recipe(setup, recipe, recipe_args, metadata_args, one_teacher(teacher, distill_teacher))
         take_phases(setup, phases)
         callbacks = take_modifiers(setup, callbacks)
-        warn_of_misspelled_events(callbacks)
         given = setup.given_args
-        setup.model_init = model_init
         setup.processing_class = choose_processor(processing_class, tokenizer)
-        setup.train_dataset, setup.eval_dataset = train_dataset, eval_dataset
+        setup.model_init, setup.train_dataset, setup.eval_dataset = model_init, train_dataset, eval_dataset
         setup.compute_loss_func, setup.compute_metrics = chosen_loss(compute_loss_func), compute_metrics
         setup.preprocess_logits_for_metrics = preprocess_logits_for_metrics
         setup.optimizer, setup.lr_scheduler = optimizers

@@ -23,6 +23,7 @@ from trainwright.training.construction import default_callbacks
 from trainwright.training.course import made_now
 from trainwright.training.data import signature_columns
 from trainwright.training.engine_choice import graph_engine, in_torch_form, refuse_what_the_engine_lacks
+from trainwright.training.given import warn_of_misspelled_events
 from trainwright.training.hooks import is_overridden
 from trainwright.training.modules import (
     check_own_states,
@@ -39,6 +40,7 @@ from trainwright.training.step import count_targets, learn_signatures, train_by_
 
 
 def handler_of(setup: Setup, users: list[Any]) -> CallbackHandler:
+    warn_of_misspelled_events(users)
     # Modifiers first: whoever looks at weights sees what they made of them.
     own = [*setup.modifiers, *module_callbacks(setup), *users, *own_states(setup)]
     return CallbackHandler(
