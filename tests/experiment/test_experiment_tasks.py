@@ -192,7 +192,7 @@ def test_code_of_ones_own_runs_only_with_trust(tmp_path: Path) -> None:
             "model: mlp\ndata: {train: t.csv, target: prize}",
             "there is no column 'prize' .did you mean 'price'.*; there are a, b, kind, price",
         ),
-        ("model: mlp\ndata: t.csv", r"which column is to be predicted\? There are a, b, kind, price: set data.target"),
+        ("model: mlp\ndata: t.csv", r"which column is to be predicted\? There are a, b, kind, price. Set data.target"),
         ("model: {name: mlp, options: {wide: 3}}\ndata: {train: t.csv, target: kind}", "model.options: mlp .*wide"),
         ("model: ./nothing\ndata: {train: t.csv}", "model.name: there is no .*nothing"),
         ("model: {name: mlp, task: tabular-regression}\ndata: {train: t.csv, target: kind}", "holds words"),
