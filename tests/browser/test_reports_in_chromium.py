@@ -27,6 +27,7 @@ COMMAND = [sys.executable, "-m", "trainwright"]
 #: Of each experiment that comes with trainwright: what makes it small.
 SMALL: dict[str, list[str]] = {
     "characters": ["training.max_steps=20", "training.evaluate_every=10 steps"],
+    "chat": ["training.max_steps=20"],
     "digits": ["training.num_train_epochs=2"],
     "image-folder": ["training.num_train_epochs=2"],
     "language-model": ["training.max_steps=8"],
