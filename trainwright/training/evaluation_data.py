@@ -10,13 +10,11 @@ from typing import Any
 from trainwright.core.errors import MissingMetricError, NotMetricsError
 from trainwright.training import checked_metrics
 from trainwright.training.first_step.layers import RAISED_BY_TORCH, explain_layer
-from trainwright.training.first_step.scene import IN_AN_EVALUATION, Scene, listed
+from trainwright.training.first_step.scene import IN_AN_EVALUATION, Scene, listed, names_of_labels, said
 from trainwright.training.first_step.targets import explain_labels
 from trainwright.training.setup import Setup
 
 logger = logging.getLogger("trainwright")
-
-_LABELS = ("label", "label_ids", "labels")
 
 
 @contextmanager
@@ -31,18 +29,13 @@ def named_as_evaluation(setup: Setup) -> Iterator[None]:
         # What metrics of somebody's own make of the predictions is not the data's fault.
         if any(frame.f_code.co_filename == checked_metrics.__file__ for frame in scene.frames):
             raise
-        said = f" {text}" if isinstance(error, RAISED_BY_TORCH) and (text := _explained(scene)) else ""
-        error.add_note(f"trainwright: {IN_AN_EVALUATION}.{said}")
+        cause = f" {text}" if isinstance(error, RAISED_BY_TORCH) and (text := _explained(scene)) else ""
+        error.add_note(f"trainwright: {IN_AN_EVALUATION}.{cause}")
         raise
 
 
 def _explained(scene: Scene) -> str | None:
-    try:
-        return explain_labels(scene) or explain_layer(scene)
-    except Exception as second:
-        # The error itself is what somebody has to see.
-        logger.debug("The error could not be explained: %s: %s", type(second).__name__, second)
-        return None
+    return said(explain_labels, scene) or said(explain_layer, scene)
 
 
 def warn_of_missing_labels(setup: Setup, metrics: Mapping[str, Any], prefix: str, dataset: Any) -> None:
@@ -51,7 +44,7 @@ def warn_of_missing_labels(setup: Setup, metrics: Mapping[str, Any], prefix: str
     if f"{prefix}_loss" in metrics or setup.module is not None or evaluation.has_spoken:
         return
     sample = _first_sample(dataset)
-    names = (*setup.label_names, *_LABELS)
+    names = names_of_labels(setup)
     words = next((name for name in names if isinstance(sample.get(name), str)), None)
     if words is not None:
         logger.warning(

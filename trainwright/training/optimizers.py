@@ -120,7 +120,7 @@ def _warn_of_warmup_without_end(setup: Setup, warmup_steps: int, total_steps: in
     if warmup_steps > total_steps and not setup.args.fast_dev_run:
         logger.warning(
             "warmup_steps=%d, and the training has %d: the learning rate never reaches learning_rate. Give fewer, or "
-            "a share such as warmup_ratio=0.1.",
+            "a share such as warmup_steps=0.1.",
             warmup_steps,
             total_steps,
         )

@@ -14,10 +14,9 @@ from trainwright.core.signatures import forward_parameters
 from trainwright.data.collators import _labels_torch, _stack_torch, collate_any, default_data_collator
 from trainwright.engines.torch.losses import loss_of
 from trainwright.engines.torch.targets import is_mapping
-from trainwright.training.first_step.scene import Scene, listed, shape_of
+from trainwright.training.first_step.scene import LABELS, Scene, listed, names_of_labels, shape_of
 from trainwright.training.hooks import is_overridden
 
-_LABELS = ("label", "label_ids", "labels")
 #: Without one of these no model of transformers begins.
 _MAIN_INPUTS = ("input_ids", "inputs_embeds", "pixel_values", "input_values", "input_features")
 
@@ -28,7 +27,7 @@ def explain_words_as_labels(scene: Scene) -> str | None:
     # The collator leaves words out where they are called labels, and the loss has nothing to compare with then.
     if scene.is_collated_by_users or (is_fetched and not _lacks_labels(scene)):
         return None
-    for name in _names(scene):
+    for name in names_of_labels(scene.setup):
         value = scene.sample().get(name)
         if isinstance(value, str):
             return (
@@ -45,7 +44,7 @@ def explain_values_of_none(scene: Scene) -> str | None:
         empty = [place for place, value in enumerate(here["values"]) if value is None]
         if not empty:
             return None
-        what = "A label is missing" if here["key"] in _names(scene) else "A value is missing"
+        what = "A label is missing" if here["key"] in names_of_labels(scene.setup) else "A value is missing"
         more = f" and {len(empty) - 1} more" if len(empty) > 1 else ""
         where = f"sample {empty[0]} of the first batch{more}"
     else:
@@ -53,15 +52,12 @@ def explain_values_of_none(scene: Scene) -> str | None:
         if scene.is_collated_by_users or not _lacks_labels(scene):
             return None
         sample = scene.sample()
-        here = {"key": next((name for name in _names(scene) if name in sample and sample[name] is None), None)}
+        empty = [name for name in names_of_labels(scene.setup) if name in sample and sample[name] is None]
+        here = {"key": empty[0] if empty else None}
         what, where = "A label is missing", "the first sample"
     if here["key"] is None:
         return None
     return f"{what}: {here['key']!r} is None in {where}. Give it a value, or leave such samples out."
-
-
-def _names(scene: Scene) -> tuple[str, ...]:
-    return (*scene.setup.label_names, *_LABELS)
 
 
 def explain_ragged_samples(scene: Scene) -> str | None:
@@ -103,9 +99,13 @@ def explain_columns(scene: Scene) -> str | None:
 def explain_missing_labels(scene: Scene) -> str | None:
     """A loss that has nothing to compare with, where the data has a column that was dropped."""
     batch: Any = scene.batches[0] if scene.batches else None
-    if not _lacks_labels(scene) or not is_mapping(batch) or any(batch.get(name) is not None for name in _names(scene)):
+    if (
+        not _lacks_labels(scene)
+        or not is_mapping(batch)
+        or any(batch.get(name) is not None for name in names_of_labels(scene.setup))
+    ):
         return None
-    rest = [name for name in scene.sample() if name not in batch and name not in _LABELS]
+    rest = [name for name in scene.sample() if name not in batch and name not in LABELS]
     if not rest:
         return None
     example = next((name for name in rest if name in ("target", "targets", "y", "class", "score")), rest[0])
@@ -149,13 +149,13 @@ def _unknown(batch: Mapping[str, Any], takes: dict[str, inspect.Parameter]) -> l
     if any(one.kind is one.VAR_KEYWORD for one in takes.values()):
         return []
     # Labels are taken out where the loss is computed outside the model.
-    return [name for name in batch if name not in takes and name not in _LABELS]
+    return [name for name in batch if name not in takes and name not in LABELS]
 
 
 def _advice(
     scene: Scene, batch: Mapping[str, Any], sample: Mapping[str, Any], missing: list[str], unknown: list[str]
 ) -> str:
-    text = [name for name, value in sample.items() if name not in _LABELS and _is_text(value)]
+    text = [name for name, value in sample.items() if name not in LABELS and _is_text(value)]
     wants_tokens = any(name.startswith("input_ids") for name in missing)
     if text and (wants_tokens or set(text) & set(missing)):
         column = text[0]
@@ -167,7 +167,7 @@ def _advice(
         )
         return f"The column {column!r} holds text, which nobody has tokenized: {how}."
     spare = [name for name in (*unknown, *sample) if name not in forward_parameters(scene.network)]
-    spare = [name for name in dict.fromkeys(spare) if name not in _LABELS]
+    spare = [name for name in dict.fromkeys(spare) if name not in LABELS]
     if len(missing) == 1 and spare:
         near = difflib.get_close_matches(missing[0], spare, n=1)
         one = near[0] if near else spare[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FrameType
@@ -14,6 +15,11 @@ from torch import Tensor, nn
 from trainwright.config.origin import OURS, library_of
 from trainwright.engines.torch.targets import base_model, find_labels, is_mapping
 from trainwright.training.setup import Setup
+
+logger = logging.getLogger("trainwright")
+
+#: What labels are called in samples, whatever the model calls them.
+LABELS = ("label", "label_ids", "labels")
 
 #: A note on an error that has nothing to do with a step's batches.
 IN_AN_EVALUATION = "this was in an evaluation, of evaluation data and not of training data"
@@ -110,3 +116,18 @@ def listed(names: Any, most: int = 12) -> str:
     """
     found = [str(name) for name in itertools.islice(names, most + 1)]
     return ", ".join([*found[:most], "..."] if len(found) > most else found) or "nothing"
+
+
+def said(explain: Callable[[Scene], str | None], scene: Scene) -> str | None:
+    """What ``explain`` finds, or nothing where it fails itself."""
+    try:
+        return explain(scene)
+    except Exception as second:
+        # The error itself is what somebody has to see. A GPU that has failed cannot be asked for anything.
+        logger.debug("The error could not be explained: %s: %s", type(second).__name__, second)
+        return None
+
+
+def names_of_labels(setup: Setup) -> tuple[str, ...]:
+    """Under which names labels stand in a sample."""
+    return (*setup.label_names, *LABELS)

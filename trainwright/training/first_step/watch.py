@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -17,11 +16,9 @@ from trainwright.training.first_step.inputs import (
 )
 from trainwright.training.first_step.layers import RAISED_BY_TORCH, explain_layer, note_on
 from trainwright.training.first_step.losses import explain_loss, explain_outputs
-from trainwright.training.first_step.scene import IN_AN_EVALUATION, Scene
+from trainwright.training.first_step.scene import IN_AN_EVALUATION, Scene, said
 from trainwright.training.first_step.targets import explain_labels, explain_labels_on_a_device, refuse_impossible_labels
 from trainwright.training.run import TrainingRun
-
-logger = logging.getLogger("trainwright")
 
 _EXPLANATIONS: tuple[Callable[[Scene], str | None], ...] = (
     explain_values_of_none,
@@ -71,16 +68,7 @@ class FirstStep:
             return
         scene = Scene.of(self._run.setup, self._batches, error)
         for explain in _EXPLANATIONS:
-            if (text := _said(explain, scene)) is not None:
+            if (text := said(explain, scene)) is not None:
                 raise FirstStepError(text) from error
-        if (note := _said(note_on, scene)) is not None:
+        if (note := said(note_on, scene)) is not None:
             error.add_note(note)
-
-
-def _said(explain: Callable[[Scene], str | None], scene: Scene) -> str | None:
-    try:
-        return explain(scene)
-    except Exception as second:
-        # The error itself is what somebody has to see. A GPU that has failed cannot be asked for anything.
-        logger.debug("The error could not be explained: %s: %s", type(second).__name__, second)
-        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,39 +95,35 @@ class Call:
 
 
 def _repeated(value: Any, rows: int, times: int) -> Any:
-    if isinstance(value, Tensor):
-        return torch.cat([value] * times) if value.ndim and value.shape[0] == rows else value
-    if isinstance(value, Mapping):
-        kind: Any = type(value)
-        found = {name: _repeated(one, rows, times) for name, one in value.items()}
-        return found if kind is dict else kind(found)
-    if isinstance(value, (list, tuple)):
-        return rebuilt(value, [_repeated(one, rows, times) for one in value])
-    return value
+    return _each(value, lambda one: torch.cat([one] * times) if one.ndim and len(one) == rows else one)
 
 
 def _reordered(value: Any, order: Tensor) -> Any:
-    if isinstance(value, Tensor):
-        return value[order.to(value.device)] if value.ndim and len(value) == len(order) else value
-    if isinstance(value, Mapping):
-        kind: Any = type(value)
-        found = {name: _reordered(one, order) for name, one in value.items()}
-        return found if kind is dict else kind(found)
-    if isinstance(value, (list, tuple)):
-        return rebuilt(value, [_reordered(one, order) for one in value])
-    return value
+    return _each(value, lambda one: one[order.to(one.device)] if one.ndim and len(one) == len(order) else one)
 
 
 def _copied(value: Any, dtype: torch.dtype | None) -> Any:
+    def copy(one: Tensor) -> Tensor:
+        wanted = dtype if dtype is not None and one.is_floating_point() else one.dtype
+        return one.detach().to(wanted, copy=True).requires_grad_(one.requires_grad)
+
+    return _each(value, copy, _refuse_changeable)
+
+
+def _refuse_changeable(value: Any) -> Any:
+    if not isinstance(value, _FIXED):
+        raise ValueError(f"the network is called with a {type(value).__name__}, which a pass may change")
+    return value
+
+
+def _each(value: Any, change: Callable[[Tensor], Tensor], other: Callable[[Any], Any] = lambda value: value) -> Any:
+    """``value`` with each tensor in nested dicts, lists and tuples changed; ``other`` says what becomes of the rest."""
     if isinstance(value, Tensor):
-        wanted = dtype if dtype is not None and value.is_floating_point() else value.dtype
-        return value.detach().to(wanted, copy=True).requires_grad_(value.requires_grad)
+        return change(value)
     if isinstance(value, Mapping):
         kind: Any = type(value)
-        found = {name: _copied(one, dtype) for name, one in value.items()}
+        found = {name: _each(one, change, other) for name, one in value.items()}
         return found if kind is dict else kind(found)
     if isinstance(value, (list, tuple)):
-        return rebuilt(value, [_copied(one, dtype) for one in value])
-    if isinstance(value, _FIXED):
-        return value
-    raise ValueError(f"the network is called with a {type(value).__name__}, which a pass may change")
+        return rebuilt(value, [_each(one, change, other) for one in value])
+    return other(value)

@@ -3,8 +3,8 @@
 A batch of texts is as long as its longest; often most of it is padding, for which every layer computes what nobody
 reads. Here the network's own code makes embeddings, positions and masks of the padded batch as ever. The first block
 takes the tokens that are no padding out of it and puts them behind each other; attention looks only from a sample to
-itself; and behind the last block everything stands where it stood, with zeros for padding. So whatever comes after
-the blocks, a head of any kind, finds what it knows.
+itself; and behind the last block everything stands where it stood, with zeros for padding. So a head that reads no
+state of padding finds what it knows.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class _Installed:
     is_active: bool = field(default=False, init=False)
 
     def __post_init__(self) -> None:
+        self._may_checkpoint: list[Any] = [part for part in self.parts if hasattr(part, "gradient_checkpointing")]
         #: Layers that are computed again in backward look for their attention when the network is not called.
         self.is_checkpointed = self._checkpoints()
         if self.is_checkpointed:
@@ -97,7 +98,7 @@ class _Installed:
         )
 
     def _checkpoints(self) -> bool:
-        return any(getattr(part, "gradient_checkpointing", False) for part in self.parts)
+        return any(part.gradient_checkpointing for part in self._may_checkpoint)
 
     def _name(self, before: str, now: str) -> None:
         for config in self.configs:
